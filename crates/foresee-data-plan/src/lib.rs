@@ -8,7 +8,7 @@
 //!
 //! [`NodePlanner`] plans the cache of a node, for several consumers whose accesses are merged by predicted time.
 //! [`SampleCachePlanner`] plans a cache of samples whose sizes are unknown before they are read.
-//! [`PlacementPlanner`] plans which node of a job holds which sample.
+//! [`PlacementPlanner`] plans which node of a job holds which sample, and [`JobPlan`] follows that plan as one of the nodes.
 //!
 //! The planner moves no bytes. The copies held are those of the plan, minus the lost ones that the engine
 //! reports.
@@ -59,7 +59,10 @@ pub use error::PlanError;
 pub use hierarchy::{HierarchyAccess, HierarchyPlanner, SlowestTier, TierSet};
 pub use next_use::NextUse;
 pub use node::{ConsumerId, EntryId, NodeAction, NodePlanError, NodePlanner, NodePlannerConfig, NodeTier};
-pub use placement::{NodeIndex, PlacedSource, Placement, PlacementConfig, PlacementPlanner};
+pub use placement::{
+    JobPlan, JobPlanAction, JobPlanConfig, JobShape, NextSource, PlacedSource, Placement, PlacementConfig,
+    PlacementPlanner, WantedEpoch,
+};
 pub use planner::{Access, PlannedSource, Planner, PlannerConfig};
 pub use policy::{Policy, PolicyChoice};
 pub use read_group::{GROUPED_SIZE_MAX, ObjectRange, READ_BLOCK, read_together};

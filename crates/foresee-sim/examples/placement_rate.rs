@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foresee_data_order::Order;
-use foresee_data_plan::{NodeIndex, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity};
+use foresee_data_plan::{PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity};
 use foresee_sim::SizeTable;
-use foresee_units::{Bytes, Epoch, SampleId};
+use foresee_units::{Bytes, Epoch, NodeIndex, SampleId};
 
 /// Epochs that are known beyond the current one.
 const HORIZON: usize = 8;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Identities of samples, ranks, epochs and steps. Samples and steps have 64 bits: larger data sets than 2^32 exist.
+//! Identities of samples, ranks, nodes, epochs and steps. Samples and steps have 64 bits: larger data sets than 2^32 exist.
 
 use std::fmt;
 
@@ -10,6 +10,10 @@ pub struct SampleId(pub u64);
 /// A training process, 0 to world - 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub u32);
+
+/// A node of a job, 0 to the number of nodes - 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeIndex(pub u16);
 
 /// A pass over the data set, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +32,7 @@ macro_rules! display_number {
         }
     )*};
 }
-display_number!(SampleId, Rank, Epoch, Step);
+display_number!(SampleId, Rank, NodeIndex, Epoch, Step);
 
 /// A rank and the number of data-parallel ranks: `rank < size`, `size >= 1`, checked by the constructor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -21,6 +21,6 @@ mod splitmix;
 pub use amount::{Bytes, BytesPerSecond, Nanos};
 pub use dtype::Dtype;
 pub use extent::Extent;
-pub use identity::{Epoch, Rank, SampleId, Step, World, WorldError};
+pub use identity::{Epoch, NodeIndex, Rank, SampleId, Step, World, WorldError};
 pub use read::{ReadOutcome, Source};
 pub use splitmix::{GAMMA, SplitMix64, mix};

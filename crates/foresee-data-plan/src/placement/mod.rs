@@ -2,13 +2,15 @@
 //! Placement of the samples of a job over its nodes: at most one node holds each sample for all, and the accesses of the run
 //! hand it on.
 
+mod job_plan;
 mod next_users;
 
 use std::fmt;
 use std::sync::Arc;
 
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, NodeIndex, SampleId};
 
+pub use self::job_plan::{JobPlan, JobPlanAction, JobPlanConfig, JobShape, NextSource, WantedEpoch};
 use self::next_users::NextUsers;
 use crate::capacity::{SampleSizes, Sizes, TierCapacity, TierUsage, cost_of_all};
 use crate::error::PlanError;
@@ -20,16 +22,12 @@ const NOBODY: u16 = u16::MAX;
 /// The tables have a node in 16 bits.
 const NODES_MAX: usize = NOBODY as usize;
 
-/// A node of the job, by its rank among the nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeIndex(pub u16);
-
 /// What determines a placement, together with the order and the sizes of the samples.
 #[derive(Clone, Debug)]
 pub struct PlacementConfig {
     /// By node: the capacity that it has reserved for the samples of this job.
     pub capacities: Vec<TierCapacity>,
-    /// Epochs after the current one whose order is known to the plan, 2 bytes per sample each; 0 counts as 1.
+    /// Epochs after the current one whose order is known to the plan, 2 bytes per sample each.
     pub horizon: usize,
 }
 
@@ -113,7 +111,7 @@ impl PlacementPlanner {
             exchangeable: vec![Vec::new(); capacities.len()],
             usage: capacities.into_iter().map(TierUsage::new).collect(),
             sizes: Sizes::new(sizes),
-            next_users: NextUsers::new(samples, horizon.max(1)),
+            next_users: NextUsers::new(samples, horizon),
             is_end_known: false,
             holders: vec![NOBODY; samples],
             is_short,

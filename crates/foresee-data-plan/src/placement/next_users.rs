@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which node uses a sample in each of the next epochs.
 
-use super::{NOBODY, NodeIndex};
+use foresee_units::NodeIndex;
+
+use super::NOBODY;
 
 /// The first user of each sample in the epochs after the current one, as far as they are known.
 #[derive(Debug)]

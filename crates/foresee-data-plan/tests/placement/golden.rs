@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foresee_data_plan::{
-    NodeIndex, PlacedSource, Placement, PlacementConfig, PlacementPlanner, TierCapacity,
+    PlacedSource, Placement, PlacementConfig, PlacementPlanner, TierCapacity,
 };
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, NodeIndex, SampleId};
 
 use crate::job::{Job, Table};
 

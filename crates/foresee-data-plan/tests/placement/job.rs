@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use foresee_data_plan::{NodeIndex, Placement, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity};
-use foresee_units::{Bytes, SampleId, SplitMix64};
+use foresee_data_plan::{Placement, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity};
+use foresee_units::{Bytes, NodeIndex, SampleId, SplitMix64};
 
 /// Sizes of samples, in a table.
 pub(crate) struct Table(pub(crate) Vec<u64>);

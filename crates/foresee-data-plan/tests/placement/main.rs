@@ -3,5 +3,6 @@
 
 mod golden;
 mod job;
+mod job_plan;
 mod rules;
 mod traffic;

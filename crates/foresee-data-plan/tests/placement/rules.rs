@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use foresee_data_plan::{NodeIndex, PlacedSource};
+use foresee_data_plan::{PlacedSource};
 use foresee_testkit::property;
-use foresee_units::SampleId;
+use foresee_units::{NodeIndex, SampleId};
 use proptest::prelude::*;
 
 use crate::job::Job;

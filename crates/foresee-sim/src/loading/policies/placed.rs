@@ -13,9 +13,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use foresee_data_plan::{
-    NodeIndex, PlacedSource, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity,
+    PlacedSource, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity,
 };
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, NodeIndex, SampleId};
 
 use super::by_read::ByRead;
 use super::node_planning::{NodeGroup, planner_config, ranks_of};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fetch queue of one slow source: the order, concurrency and retries of its requests.
+//! How samples are read that a node does not have: the fetch queue of a slow source, and the exchange between the nodes of a
+//! job ([`peers`]).
 //!
 //! A plan determines which samples are wanted at which time. [`Dispatch`] determines how to read them from a
 //! source with unknown capacity, whose answers may be late, missing or throttled. It is pure: it moves no bytes
-//! and reads no clock. The caller selects the source among those that hold a sample.
+//! and reads no clock.
 //!
 //! | file | contents |
 //! |---|---|
@@ -16,6 +17,7 @@
 //! | `retry` | pauses between attempts |
 //! | `latency`, `rate_meter` | measured latencies and delivery rate |
 //! | `consumer_rate` | when the consumer wants a batch |
+//! | [`peers`] | samples between the nodes of a job |
 //! | `queue`, `state` | waiting requests, and the state of each request, span and attempt |
 
 #![deny(
@@ -33,6 +35,7 @@ mod float;
 mod latency;
 mod limit;
 mod min_latency;
+pub mod peers;
 mod queue;
 mod rate_meter;
 mod request;

@@ -3,14 +3,16 @@
 //! others.
 //!
 //! The plan runs ahead of the accesses of this node by a bounded number. A sample is reserved as soon as the plan gives it to
-//! the node. It is released when all connected nodes have passed the access that gives it to another one: until then some may
-//! still read it here.
+//! the node. It is released when all nodes that are not silent have passed the access that gives it to another one: until then some
+//! may still read it here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use foresee_units::{NodeIndex, Rank, SampleId};
 
+use super::checkpoints::Checkpoints;
+use super::shape::{EpochSpan, JobShape};
 use super::{PlacedSource, Placement, PlacementConfig, PlacementPlanner, number};
 use crate::capacity::SampleSizes;
 use crate::error::PlanError;
@@ -19,18 +21,6 @@ use crate::error::PlanError;
 const ACCESSES_PER_CALL: u64 = 1024;
 /// Accesses between two checkpoints.
 const CHECKPOINT_INTERVAL: u64 = 1 << 14;
-/// Checkpoints of this node, and of each other one, that wait for their counterpart.
-const CHECKPOINTS_MAX: usize = 256;
-
-/// How the samples of an epoch belong to ranks, and ranks to nodes. In each step, each rank gets a batch; in the last step of
-/// an epoch, all get the same smaller number if the samples of a rank are no multiple of the batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobShape {
-    /// By rank: its node.
-    pub nodes: Vec<NodeIndex>,
-    /// Samples of a rank in a step, at least 1.
-    pub batch: usize,
-}
 
 /// What determines a [`JobPlan`], together with the order and the sizes of the samples.
 #[derive(Clone, Debug)]
@@ -41,7 +31,8 @@ pub struct JobPlanConfig {
     pub shape: JobShape,
     /// See [`PlacementConfig`]; a node of the shape is an index of its capacities.
     pub placement: PlacementConfig,
-    /// Accesses of all nodes for which the plan runs ahead of those that this node has fetched: what it reads ahead, at least.
+    /// Accesses of all nodes for which the plan runs ahead of those that this node has fetched. It runs on for up to two epochs
+    /// while the node [waits](JobPlan::handle_awaited) for the plan of an access.
     pub ahead: u64,
 }
 
@@ -57,7 +48,7 @@ pub enum WantedEpoch {
 /// Where a node reads a sample for its next access to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextSource {
-    /// The position of the access in the order of all accesses; that up to which is planned, if the access is not.
+    /// The position of the access in the order of all accesses.
     pub position: u64,
     /// Where it reads the sample then.
     pub source: PlacedSource,
@@ -70,6 +61,8 @@ pub enum JobPlanAction {
     Reserve(SampleId),
     /// No other node reads it here any more.
     Release(SampleId),
+    /// The next access to a sample is planned for which the node [waits](JobPlan::handle_awaited).
+    Planned(SampleId),
     /// If the sample is not here by now, it was not given to the node as planned.
     Settled(SampleId),
     /// Tell the other nodes that the plan before `position` has this hash.
@@ -114,31 +107,19 @@ pub struct JobPlan {
     upcoming: VecDeque<(u64, u32)>,
     /// Those, by sample and position.
     sources: BTreeMap<(u32, u64), OwnAccess>,
+    /// Samples for whose next access the node waits.
+    awaited: BTreeSet<u32>,
     /// Samples that the plan has given to this node, with the access by which it gets them.
-    expected: BTreeMap<u32, u64>,
+    expected: BTreeSet<(u32, u64)>,
     /// Those that another node reads first, by access.
     expected_offers: BTreeSet<(u64, u32)>,
     /// Reserved samples that the plan gives to others or to nobody, with the access: by access, and by sample.
     ends: BTreeSet<(u64, u32)>,
     end_of: BTreeMap<u32, u64>,
-    /// By node: the accesses that it has passed, while it is connected.
+    /// By node: the accesses that it has passed, while it is not silent; `None` for this node.
     passed: Vec<Option<u64>>,
-    checkpoints: BTreeMap<u64, u64>,
-    /// By node: its checkpoints that this one has not reached.
-    unchecked: Vec<BTreeMap<u64, u64>>,
+    checkpoints: Checkpoints,
     actions: VecDeque<JobPlanAction>,
-}
-
-/// An epoch in the order of all accesses.
-#[derive(Clone, Copy, Debug)]
-struct EpochSpan {
-    /// Position of its first access.
-    first: u64,
-    /// Accesses of each rank in it.
-    per_rank: u64,
-    /// Accesses of each rank before it.
-    before: u64,
-    ranks: u64,
 }
 
 /// A planned access of this node.
@@ -179,13 +160,13 @@ impl JobPlan {
             fetched_through: 0,
             upcoming: VecDeque::new(),
             sources: BTreeMap::new(),
-            expected: BTreeMap::new(),
+            awaited: BTreeSet::new(),
+            expected: BTreeSet::new(),
             expected_offers: BTreeSet::new(),
             ends: BTreeSet::new(),
             end_of: BTreeMap::new(),
-            passed: vec![None; nodes],
-            checkpoints: BTreeMap::new(),
-            unchecked: vec![BTreeMap::new(); nodes],
+            passed: (0..nodes).map(|node| (node != usize::from(own.0)).then_some(0)).collect(),
+            checkpoints: Checkpoints::new(nodes),
             actions: VecDeque::new(),
         })
     }
@@ -257,19 +238,19 @@ impl JobPlan {
         }
     }
 
-    /// There is a connection to a node, which has passed no access.
-    pub fn handle_connected(&mut self, node: NodeIndex) {
-        self.passed[usize::from(node.0)] = Some(0);
-        self.unchecked[usize::from(node.0)].clear();
+    /// A node is no longer silent: what it reads here is kept. No node is silent at the start.
+    pub fn handle_alive(&mut self, node: NodeIndex) {
+        self.passed[usize::from(node.0)].get_or_insert(0);
+        self.checkpoints.forget(node);
     }
 
-    /// The connection to a node has ended: it reads nothing here any more.
-    pub fn handle_disconnected(&mut self, node: NodeIndex) {
+    /// A node is silent: nothing is kept for it.
+    pub fn handle_silent(&mut self, node: NodeIndex) {
         self.passed[usize::from(node.0)] = None;
         self.note_passed();
     }
 
-    /// A connected node has passed all accesses before `position`: see [`fetched_through`](Self::fetched_through).
+    /// A node has passed all accesses before `position`: see [`fetched_through`](Self::fetched_through).
     pub fn handle_passed(&mut self, node: NodeIndex, position: u64) {
         if let Some(before) = &mut self.passed[usize::from(node.0)] {
             *before = position.max(*before);
@@ -279,14 +260,20 @@ impl JobPlan {
 
     /// A node has reached a [checkpoint](JobPlanAction::Checkpoint).
     pub fn handle_checkpoint(&mut self, node: NodeIndex, position: u64, hash: u64) {
-        if position <= self.planned {
-            self.compare(node, position, hash);
-            return;
+        if self.checkpoints.differs(node, position, hash, self.planned) {
+            self.actions.push_back(JobPlanAction::Differs { node, position });
         }
-        let waiting = &mut self.unchecked[usize::from(node.0)];
-        if waiting.len() < CHECKPOINTS_MAX {
-            waiting.insert(position, hash);
-        }
+    }
+
+    /// The node that follows the plan.
+    pub const fn own(&self) -> NodeIndex {
+        self.own
+    }
+
+    /// The other nodes of the job.
+    pub fn others(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        let own = self.own;
+        (0..self.passed.len()).map(super::node_index).filter(move |&node| node != own)
     }
 
     /// All accesses of this node before this position are fetched.
@@ -299,21 +286,27 @@ impl JobPlan {
         self.planned
     }
 
-    /// Where this node reads a sample for its next access to it.
+    /// Where this node reads a sample for its next access to it; `None` if that is not planned.
     ///
     /// # Panics
     /// If there is no such sample.
-    pub fn next_source(&self, sample: SampleId) -> NextSource {
+    pub fn next_source(&self, sample: SampleId) -> Option<NextSource> {
         let index = number(sample);
-        if let Some((&(_, position), access)) = self.sources.range((index, 0)..=(index, u64::MAX)).next() {
-            return NextSource { position, source: access.source };
+        let (&(_, position), access) = self.sources.range((index, 0)..=(index, u64::MAX)).next()?;
+        Some(NextSource { position, source: access.source })
+    }
+
+    /// The node waits for the plan of its next access to a sample, which is [not planned](Self::next_source), or does so no
+    /// longer.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn handle_awaited(&mut self, sample: SampleId, is_awaited: bool) {
+        if is_awaited {
+            self.awaited.insert(number(sample));
+        } else {
+            self.awaited.remove(&number(sample));
         }
-        let source = match self.planner.holder_of(sample) {
-            None => PlacedSource::Origin,
-            Some(holder) if holder == self.own => PlacedSource::Own,
-            Some(holder) => PlacedSource::Peer(holder),
-        };
-        NextSource { position: self.planned, source }
     }
 
     /// The node to which this one offers a sample when it has read it from the origin.
@@ -326,13 +319,29 @@ impl JobPlan {
         access.offer
     }
 
+    /// Whether other nodes read a sample here, by what is planned.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn is_reserved(&self, sample: SampleId) -> bool {
+        self.planner.holder_of(sample) == Some(self.own) || self.end_of.contains_key(&number(sample))
+    }
+
     /// Whether a sample that is not here will be, for another node's access at `position`.
     ///
     /// # Panics
     /// If there is no such sample.
     pub fn expects(&self, sample: SampleId, position: u64) -> bool {
-        let is_given = self.expected.get(&number(sample)).is_some_and(|&at| at < position);
-        is_given || self.planned < position
+        self.expected_before(number(sample), position).is_some() || self.planned < position
+    }
+
+    /// Whether another node will offer a sample that is not here, for an access of this node at `position`.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn expects_offer(&self, sample: SampleId, position: u64) -> bool {
+        let index = number(sample);
+        self.expected_before(index, position).is_some_and(|at| self.expected_offers.contains(&(at, index)))
     }
 
     /// The next change. The plan is extended by some accesses if there is none, so a caller that polls until `None` has all.
@@ -357,7 +366,8 @@ impl JobPlan {
         if self.planner.wants_epoch() {
             return false;
         }
-        let limit = self.end().min(self.fetched_through.saturating_add(self.ahead));
+        let further = if self.awaited.is_empty() { 0 } else { 2 * self.list.len() as u64 };
+        let limit = self.end().min(self.fetched_through.saturating_add(self.ahead).saturating_add(further));
         let limit = limit.min(self.planned + ACCESSES_PER_CALL);
         if limit <= self.planned {
             return false;
@@ -389,12 +399,15 @@ impl JobPlan {
             let offer = holder.filter(|_| source == PlacedSource::Origin && !is_own);
             self.upcoming.push_back((position, sample));
             self.sources.insert((sample, position), OwnAccess { source, offer });
+            if self.awaited.remove(&sample) {
+                self.actions.push_back(JobPlanAction::Planned(SampleId(sample.into())));
+            }
         }
         if is_own && !was_own {
             if node != self.own {
                 self.expected_offers.insert((position, sample));
             }
-            self.expected.insert(sample, position);
+            self.expected.insert((sample, position));
             match self.end_of.remove(&sample) {
                 Some(end) => {
                     self.ends.remove(&(end, sample));
@@ -422,7 +435,9 @@ impl JobPlan {
         let end = self.end();
         let position = |(&rank, &accesses): (&u32, &u64)| {
             let epoch = self.epochs.iter().find(|epoch| accesses < epoch.before + epoch.per_rank);
-            epoch.map_or(end, |epoch| epoch.first + self.shape.place_of(rank, accesses - epoch.before, epoch.per_rank))
+            epoch.map_or(end, |epoch| {
+                epoch.first + self.shape.place_of(rank, accesses - epoch.before, epoch.per_rank)
+            })
         };
         let through = self.fetched.iter().map(position).min().unwrap_or(end);
         self.fetched_through = through.max(self.fetched_through);
@@ -434,9 +449,7 @@ impl JobPlan {
         {
             self.upcoming.pop_front();
             self.sources.remove(&(sample, position));
-            if self.expected.get(&sample) == Some(&position) {
-                self.settle(sample);
-            }
+            self.settle(sample, position);
         }
         self.note_passed();
     }
@@ -449,9 +462,7 @@ impl JobPlan {
             && position < all
         {
             self.expected_offers.pop_first();
-            if self.expected.get(&sample) == Some(&position) {
-                self.settle(sample);
-            }
+            self.settle(sample, position);
         }
         while let Some(&(position, sample)) = self.ends.first()
             && position < all
@@ -462,57 +473,24 @@ impl JobPlan {
         }
     }
 
-    fn settle(&mut self, sample: u32) {
-        self.expected.remove(&sample);
-        self.actions.push_back(JobPlanAction::Settled(SampleId(sample.into())));
+    /// The first access by which this node gets a sample, if that is before `position`.
+    fn expected_before(&self, sample: u32, position: u64) -> Option<u64> {
+        self.expected.range((sample, 0)..(sample, position)).next().map(|&(_, at)| at)
+    }
+
+    /// This node should have got a sample by the access at `position`.
+    fn settle(&mut self, sample: u32, position: u64) {
+        let is_removed = self.expected.remove(&(sample, position));
+        if is_removed && self.expected_before(sample, u64::MAX).is_none() {
+            self.actions.push_back(JobPlanAction::Settled(SampleId(sample.into())));
+        }
     }
 
     fn reach_checkpoint(&mut self) {
         let (position, hash) = (self.planned, self.planner.plan_hash());
-        self.checkpoints.insert(position, hash);
-        if self.checkpoints.len() > CHECKPOINTS_MAX {
-            self.checkpoints.pop_first();
-        }
         self.actions.push_back(JobPlanAction::Checkpoint { position, hash });
-        for node in (0..self.unchecked.len()).map(super::node_index) {
-            let waiting = &mut self.unchecked[usize::from(node.0)];
-            let later = waiting.split_off(&(position + 1));
-            for (position, hash) in std::mem::replace(waiting, later) {
-                self.compare(node, position, hash);
-            }
-        }
-    }
-
-    /// Compare a checkpoint of another node, up to which this one has planned. One that was forgotten is not compared.
-    fn compare(&mut self, node: NodeIndex, position: u64, hash: u64) {
-        let is_forgotten = self.checkpoints.first_key_value().is_none_or(|(&first, _)| position < first);
-        if !is_forgotten && self.checkpoints.get(&position) != Some(&hash) {
-            self.actions.push_back(JobPlanAction::Differs { node, position });
-        }
-    }
-}
-
-impl JobShape {
-    /// The node of the access at a place of an epoch in which each rank has `per_rank` accesses.
-    fn node_at(&self, place: u64, per_rank: u64) -> NodeIndex {
-        let (batch, ranks) = (self.batch as u64, self.nodes.len() as u64);
-        let step = place / (batch * ranks);
-        let len = batch.min(per_rank - step * batch).max(1);
-        let rank = (place - step * batch * ranks) / len;
-        self.nodes[usize::try_from(rank).expect("a rank")]
-    }
-
-    /// The place of an access of a rank in such an epoch.
-    fn place_of(&self, rank: u32, access: u64, per_rank: u64) -> u64 {
-        let (batch, ranks) = (self.batch as u64, self.nodes.len() as u64);
-        let step = access / batch;
-        let len = batch.min(per_rank - step * batch);
-        step * batch * ranks + u64::from(rank) * len + access % batch
-    }
-}
-
-impl EpochSpan {
-    const fn end(&self) -> u64 {
-        self.first + self.per_rank * self.ranks
+        let different = self.checkpoints.reach(position, hash);
+        let differs = different.into_iter().map(|(node, position)| JobPlanAction::Differs { node, position });
+        self.actions.extend(differs);
     }
 }

@@ -2,16 +2,19 @@
 //! Placement of the samples of a job over its nodes: at most one node holds each sample for all, and the accesses of the run
 //! hand it on.
 
+mod checkpoints;
 mod job_plan;
 mod next_users;
+mod shape;
 
 use std::fmt;
 use std::sync::Arc;
 
 use foresee_units::{Bytes, NodeIndex, SampleId};
 
-pub use self::job_plan::{JobPlan, JobPlanAction, JobPlanConfig, JobShape, NextSource, WantedEpoch};
+pub use self::job_plan::{JobPlan, JobPlanAction, JobPlanConfig, NextSource, WantedEpoch};
 use self::next_users::NextUsers;
+pub use self::shape::JobShape;
 use crate::capacity::{SampleSizes, Sizes, TierCapacity, TierUsage, cost_of_all};
 use crate::error::PlanError;
 use crate::next_use::narrow;

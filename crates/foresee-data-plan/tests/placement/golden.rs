@@ -9,9 +9,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use foresee_data_plan::{
-    PlacedSource, Placement, PlacementConfig, PlacementPlanner, TierCapacity,
-};
+use foresee_data_plan::{PlacedSource, Placement, PlacementConfig, PlacementPlanner, TierCapacity};
 use foresee_units::{Bytes, NodeIndex, SampleId};
 
 use crate::job::{Job, Table};

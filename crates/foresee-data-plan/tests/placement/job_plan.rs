@@ -39,13 +39,7 @@ impl Followed {
         };
         let plans = (0..nodes).map(|own| plan(&job, &shape, own, ahead)).collect();
         let (reserved, fetched) = (vec![BTreeSet::new(); nodes], vec![0; nodes]);
-        let mut followed = Self { job, shape, ahead, plans, reserved, fetched, differs: Vec::new() };
-        for node in 0..nodes {
-            for other in (0..nodes).filter(|&other| other != node) {
-                followed.plans[node].handle_connected(index(other));
-            }
-        }
-        followed
+        Self { job, shape, ahead, plans, reserved, fetched, differs: Vec::new() }
     }
 
     fn samples(&self, epoch: u64) -> Vec<SampleId> {
@@ -71,12 +65,12 @@ impl Followed {
             let Some(action) = self.plans[node].poll_action() else { return };
             match action {
                 JobPlanAction::Reserve(sample) => {
-                    assert!(self.reserved[node].insert(sample), "{sample} is reserved already")
+                    assert!(self.reserved[node].insert(sample), "{sample} is reserved already");
                 }
                 JobPlanAction::Release(sample) => {
-                    assert!(self.reserved[node].remove(&sample), "{sample} is not reserved")
+                    assert!(self.reserved[node].remove(&sample), "{sample} is not reserved");
                 }
-                JobPlanAction::Settled(_) => {}
+                JobPlanAction::Settled(_) | JobPlanAction::Planned(_) => {}
                 JobPlanAction::Checkpoint { position, hash } => {
                     for other in (0..self.plans.len()).filter(|&other| other != node) {
                         self.plans[other].handle_checkpoint(index(node), position, hash);
@@ -120,10 +114,8 @@ fn index(node: usize) -> NodeIndex {
 
 fn plan(job: &Job, shape: &JobShape, own: usize, ahead: u64) -> JobPlan {
     let limits = |&bytes: &u64| TierCapacity { capacity: Bytes::new(bytes), align: 1, overhead: Bytes::ZERO };
-    let placement = PlacementConfig {
-        capacities: job.capacities.iter().map(limits).collect(),
-        horizon: job.horizon,
-    };
+    let placement =
+        PlacementConfig { capacities: job.capacities.iter().map(limits).collect(), horizon: job.horizon };
     let config = JobPlanConfig { own: index(own), shape: shape.clone(), placement, ahead };
     JobPlan::new(config, Arc::new(Table(job.sizes.clone()))).unwrap()
 }
@@ -134,8 +126,12 @@ fn every_node_knows_where_it_reads_and_keeps_what_others_still_read() {
         let mut dice = Dice::new(seed);
         let (nodes, ranks_per_node, batch) = (2 + dice.below(4), 1 + dice.below(3), 1 + dice.below(5));
         let per_rank = 1 + dice.below(20);
-        let mut job =
-            Job::equal(nodes * ranks_per_node * per_rank, nodes, 1 + dice.below(4), dice.pick(&[0.3, 1.0, 1.2]));
+        let mut job = Job::equal(
+            nodes * ranks_per_node * per_rank,
+            nodes,
+            1 + dice.below(4),
+            dice.pick(&[0.3, 1.0, 1.2]),
+        );
         job.horizon = dice.below(4);
         job.seed = seed;
         let mut followed = Followed::new(job, ranks_per_node, batch, 1 + dice.below(200) as u64);
@@ -149,8 +145,9 @@ fn every_node_knows_where_it_reads_and_keeps_what_others_still_read() {
                 continue;
             }
             assert!(followed.plans[node].planned() > from, "seed {seed}: the plan has stopped at {from}");
-            let sample = followed.samples(from / per_epoch as u64)[usize::try_from(from).unwrap() % per_epoch];
-            let NextSource { position, source } = followed.plans[node].next_source(sample);
+            let sample =
+                followed.samples(from / per_epoch as u64)[usize::try_from(from).unwrap() % per_epoch];
+            let NextSource { position, source } = followed.plans[node].next_source(sample).unwrap();
             assert_eq!(position, from, "seed {seed}");
             if let PlacedSource::Peer(holder) = source {
                 followed.poll(usize::from(holder.0));
@@ -175,8 +172,7 @@ fn every_node_knows_where_it_reads_and_keeps_what_others_still_read() {
             assert_eq!(followed.reserved[node], held, "seed {seed}");
         }
         assert_eq!(followed.differs, [], "seed {seed}");
-        let hashes: BTreeSet<u64> =
-            followed.plans.iter().map(|plan| plan.placement().plan_hash()).collect();
+        let hashes: BTreeSet<u64> = followed.plans.iter().map(|plan| plan.placement().plan_hash()).collect();
         assert_eq!(hashes.len(), 1, "seed {seed}");
     }
 }
@@ -185,12 +181,13 @@ fn every_node_knows_where_it_reads_and_keeps_what_others_still_read() {
 fn a_sample_that_was_handed_on_stays_until_all_nodes_have_passed() {
     // In the second epoch the other node reads the first one's sample, and keeps it.
     let mut job = Job::equal(2, 2, 4, 2.0);
-    job.seed = (0..).find(|&seed| {
-        let job = Job { seed, ..job.clone() };
-        let first = |epoch| job.epoch(epoch)[0].1;
-        first(0) != first(1) && first(1) == first(2) && first(2) == first(3)
-    })
-    .unwrap();
+    job.seed = (0..100)
+        .find(|&seed| {
+            let job = Job { seed, ..job.clone() };
+            let first = |epoch| job.epoch(epoch)[0].1;
+            first(0) != first(1) && first(1) == first(2) && first(2) == first(3)
+        })
+        .unwrap();
     let mut followed = Followed::new(job, 1, 1, 100);
     let sample = followed.samples(0)[0];
     followed.poll(0);
@@ -216,7 +213,7 @@ fn a_node_that_has_left_is_not_waited_for() {
         followed.poll(1);
     }
     let before = followed.reserved[0].len();
-    followed.plans[0].handle_disconnected(index(2));
+    followed.plans[0].handle_silent(index(2));
     followed.poll(0);
     assert!(followed.reserved[0].len() < before, "what others have taken over is released");
 }
@@ -227,7 +224,6 @@ fn nodes_with_different_orders_notice_it_at_the_end_of_the_epoch() {
     let mut followed = Followed::new(job.clone(), 1, 1, 1000);
     let other = Job { seed: 5, ..job };
     followed.plans[1] = plan(&other, &followed.shape, 1, followed.ahead);
-    followed.plans[1].handle_connected(index(0));
     followed.poll(0);
     followed.job.seed = 5;
     followed.poll(1);
@@ -246,8 +242,28 @@ fn a_sample_without_space_at_its_reader_is_offered_to_another_node() {
     followed.poll(0);
     followed.poll(1);
     let first = followed.samples(0)[0];
-    assert_eq!(followed.plans[0].next_source(first).source, PlacedSource::Origin);
+    assert_eq!(followed.plans[0].next_source(first).unwrap().source, PlacedSource::Origin);
     assert_eq!(followed.plans[0].offer_to(first), Some(index(1)));
     assert!(followed.reserved[1].contains(&first) && followed.plans[1].expects(first, 12));
     assert!(!followed.plans[1].expects(first, 0), "not before the first node has read it");
+}
+
+#[test]
+fn the_plan_runs_on_to_an_access_that_is_awaited() {
+    let mut followed = Followed::new(Job::equal(40, 2, 3, 1.2), 1, 1, 4);
+    followed.poll(0);
+    assert_eq!(followed.plans[0].planned(), 4);
+    // A sample that this node reads in the second epoch.
+    let sample = followed.samples(1)[20];
+    if followed.samples(0).iter().position(|&one| one == sample).unwrap() % 2 == 0 {
+        assert!(followed.plans[0].next_source(sample).is_none());
+    }
+    followed.plans[0].handle_awaited(sample, true);
+    followed.poll(0);
+    let position = followed.plans[0].next_source(sample).unwrap().position;
+    assert!(position <= 60 && followed.plans[0].planned() > position);
+    let planned = followed.plans[0].planned();
+    followed.step(0);
+    followed.poll(0);
+    assert_eq!(followed.plans[0].planned(), planned, "it was found");
 }

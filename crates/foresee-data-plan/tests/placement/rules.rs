@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use foresee_data_plan::{PlacedSource};
+use foresee_data_plan::PlacedSource;
 use foresee_testkit::property;
 use foresee_units::{NodeIndex, SampleId};
 use proptest::prelude::*;

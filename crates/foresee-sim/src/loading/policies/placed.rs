@@ -12,9 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use foresee_data_plan::{
-    PlacedSource, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity,
-};
+use foresee_data_plan::{PlacedSource, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity};
 use foresee_units::{Bytes, NodeIndex, SampleId};
 
 use super::by_read::ByRead;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Control messages between the two ends: plans, round ends, heartbeats, errors.
+//! Control messages between the two ends: plans, round ends, heartbeats, errors, requests for samples.
 //!
 //! They are separate from the frames, which treat a payload as bytes. A message is a struct encoded by postcard.
 //! Every list and text in it has a bound, which is checked while reading, before memory is allocated. Plans and
@@ -8,6 +8,7 @@
 mod bounded;
 mod fault;
 mod membership;
+mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ pub(crate) use bounded::{ListOf, TextOf};
 pub(crate) use fault::Printable;
 pub use fault::{Fault, FaultCode};
 pub use membership::{Change, Changed, Known, Lost, Members, Resume, Resumed};
+pub use samples::{SAMPLE_REQUESTS_MAX, SampleMessage, SampleRequest};
 
 use crate::error::FrameFault;
 use crate::frame::{Header, Kind};
@@ -84,7 +86,7 @@ macro_rules! messages {
 messages! {
     Plan(Plan), RoundEnd(RoundEnd), Used(Used), Got(Got), RoundDone(RoundDone), Ping(Ping), Bye(Bye), Error(Fault),
     Ack(Ack), Resume(Resume), Resumed(Resumed), Lost(Lost), Members(Members), Known(Known), Change(Change),
-    Changed(Changed), Waiting(Waiting),
+    Changed(Changed), Waiting(Waiting), Samples(SampleMessage),
 }
 
 /// The tensors and settings of the exchange: a proposal of a rank, or a server's answer once all ranks agree.

@@ -73,6 +73,8 @@ kinds! {
     Push = 1, "PUSH", DATA_BYTES_MAX;
     /// A packet of a sum, to a rank.
     Sum = 2, "SUM", DATA_BYTES_MAX;
+    /// A sample, or a part of one, to another node.
+    Sample = 3, "SAMPLE", DATA_BYTES_MAX;
     /// The dialler's identity, purpose and nonce.
     Hello = 16, "HELLO", HANDSHAKE_BYTES_MAX;
     /// The listener's nonce.
@@ -115,12 +117,14 @@ kinds! {
     Changed = 35, "CHANGED", CONTROL_BYTES_MAX;
     /// The ranks that a server has been waiting for.
     Waiting = 36, "WAITING", CONTROL_BYTES_MAX;
+    /// What nodes tell each other about samples.
+    Samples = 37, "SAMPLES", CONTROL_BYTES_MAX;
 }
 
 impl Kind {
-    /// Whether the payload is tensor data, which is read in place, and not a message.
+    /// Whether the payload is data, which is read in place, and not a message.
     pub const fn is_data(self) -> bool {
-        matches!(self, Self::Push | Self::Sum)
+        matches!(self, Self::Push | Self::Sum | Self::Sample)
     }
 
     /// Whether it belongs to the handshake only.
@@ -140,17 +144,17 @@ impl fmt::Display for Kind {
 pub struct Header {
     /// The kind of the frame.
     pub kind: Kind,
-    /// Element type of the payload; data frames only.
+    /// Element type of the payload; PUSH and SUM only.
     pub dtype: Option<Dtype>,
     /// Membership of the sender, by which late frames of an old one are detected.
     pub generation: u32,
     /// Low half of the round number; [`widen_round`] restores the whole. 0 in control frames, whose messages
-    /// carry all 64 bits.
+    /// carry all 64 bits. In a SAMPLE the number of the part, each but the last of [`DATA_BYTES_MAX`] bytes.
     pub round: u32,
-    /// The tensor's index in the plan; 0 in control frames.
+    /// The tensor's index in the plan; 0 in control frames. In a SAMPLE the low half of the sample's number.
     pub tensor: u32,
     /// The packet's index in the tensor: its first byte is at packet x packet size, in 64 bits. 0 in control
-    /// frames.
+    /// frames. In a SAMPLE the high half of the sample's number.
     pub packet: u32,
     /// Bytes of the payload that follows.
     pub length: u32,
@@ -177,6 +181,18 @@ impl Header {
             contributors: 0,
             checksum: None,
         }
+    }
+
+    /// The header of a part of a sample.
+    pub const fn sample(sample: u64, part: u32, length: u32) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+        let (low, high) = (sample as u32, (sample >> 32) as u32);
+        Self { round: part, tensor: low, packet: high, ..Self::control(Kind::Sample, 0, length) }
+    }
+
+    /// The number of the sample in a SAMPLE.
+    pub const fn sample_number(&self) -> u64 {
+        (self.packet as u64) << 32 | self.tensor as u64
     }
 
     /// Encode the header.
@@ -286,9 +302,18 @@ impl Header {
         if self.length > kind.payload_max() {
             return Err(FrameFault::TooLong { kind, length: self.length, max: kind.payload_max() });
         }
+        let others = [
+            ("dtype", self.dtype.map_or(0, |dtype| dtype.code().into())),
+            ("class", self.class.into()),
+            ("contributors", self.contributors.into()),
+        ];
+        let other = others.into_iter().find(|&(_, found)| found != 0);
+        if kind == Kind::Sample {
+            return other.map_or(Ok(()), |(name, found)| field(name, found.into(), "it is 0 in a SAMPLE"));
+        }
         if kind.is_data() {
             if self.dtype.is_none() {
-                return field("dtype", 0, "data frames name their element type");
+                return field("dtype", 0, "a PUSH and a SUM name their element type");
             }
             if kind == Kind::Push && self.contributors > 0 {
                 let rule = "a SUM has contributors, a PUSH none";
@@ -296,20 +321,9 @@ impl Header {
             }
             return Ok(());
         }
-        let rule = "it is 0 in control frames";
-        for (name, found) in [
-            ("dtype", self.dtype.map_or(0, |dtype| dtype.code().into())),
-            ("round", self.round),
-            ("tensor", self.tensor),
-            ("packet", self.packet),
-            ("class", self.class.into()),
-            ("contributors", self.contributors.into()),
-        ] {
-            if found != 0 {
-                return field(name, found.into(), rule);
-            }
-        }
-        Ok(())
+        let places = [("round", self.round), ("tensor", self.tensor), ("packet", self.packet)];
+        let other = other.or_else(|| places.into_iter().find(|&(_, found)| found != 0));
+        other.map_or(Ok(()), |(name, found)| field(name, found.into(), "it is 0 in control frames"))
     }
 }
 

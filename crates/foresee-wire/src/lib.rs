@@ -51,8 +51,8 @@ mod waker;
 pub use connection::Connection;
 pub use control::{
     Ack, Bye, Change, Changed, Fault, FaultCode, Got, Known, Lost, MEMBER_BYTES_MAX, Members, Message,
-    OPEN_ROUNDS_MAX, PLAN_BODY_MAX, Ping, Plan, Resume, Resumed, RoundDone, RoundEnd, SET_BYTES_MAX,
-    TEXT_BYTES_MAX, Used, Waiting,
+    OPEN_ROUNDS_MAX, PLAN_BODY_MAX, Ping, Plan, Resume, Resumed, RoundDone, RoundEnd, SAMPLE_REQUESTS_MAX,
+    SET_BYTES_MAX, SampleMessage, SampleRequest, TEXT_BYTES_MAX, Used, Waiting,
 };
 pub use error::{FrameFault, WireError};
 pub use facts::{TcpInfo, drain_time};

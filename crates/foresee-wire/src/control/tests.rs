@@ -34,6 +34,17 @@ fn examples() -> Vec<Message> {
         Message::Change(Change { generation: 3, live: vec![0b0111], oldest: 4, used }),
         Message::Changed(Changed { generation: 3, oldest: 4 }),
         Message::Waiting(Waiting { text: "rank 2 to end round 7".into() }),
+        Message::Samples(SampleMessage::Request(vec![
+            SampleRequest { sample: 1 << 40, position: 70_000, within: Some(1_000_000) },
+            SampleRequest { sample: 3, position: 70_001, within: None },
+        ])),
+        Message::Samples(SampleMessage::Withdraw(300)),
+        Message::Samples(SampleMessage::Later(300)),
+        Message::Samples(SampleMessage::Missing(300)),
+        Message::Samples(SampleMessage::Offer(300)),
+        Message::Samples(SampleMessage::Decline(300)),
+        Message::Samples(SampleMessage::Passed(u64::MAX)),
+        Message::Samples(SampleMessage::Checkpoint { position: 1 << 14, hash: u64::MAX }),
     ]
 }
 
@@ -84,6 +95,19 @@ fn the_longest_plan_and_set_fit_and_one_byte_more_is_refused() {
     for message in [plan(plans), end(sets), resume(plans), change(sets)] {
         assert!(message.encode(0).is_err());
     }
+}
+
+#[test]
+fn the_longest_request_for_samples_fits_and_one_more_is_refused() {
+    let longest = SampleRequest { sample: u64::MAX, position: u64::MAX, within: Some(u64::MAX) };
+    let request = |samples| Message::Samples(SampleMessage::Request(vec![longest; samples]));
+    let (header, body) = request(SAMPLE_REQUESTS_MAX).encode(0).unwrap();
+    assert_eq!(Message::decode(&header, &body).unwrap(), request(SAMPLE_REQUESTS_MAX));
+    assert!(request(SAMPLE_REQUESTS_MAX + 1).encode(0).is_err());
+    let now = foresee_units::Nanos::from_secs(1);
+    assert_eq!(longest.deadline(now), foresee_units::Nanos::MAX);
+    assert_eq!(SampleRequest { within: Some(5), ..longest }.deadline(now).get(), 1_000_000_005);
+    assert_eq!(SampleRequest { within: None, ..longest }.deadline(now), foresee_units::Nanos::MAX);
 }
 
 #[test]

@@ -58,9 +58,23 @@ fn errors_name_an_unknown_version_type_flag_and_dtype() {
     assert_eq!(message(2, 99), "it has the unknown type 99");
     assert_eq!(message(3, 0x81), "PUSH has the unknown flags 0x80");
     assert_eq!(message(3, 0x0F), "PUSH has the unknown dtype 15");
-    assert!(message(3, 0).contains("name their element type"));
+    assert!(message(3, 0).contains("a PUSH and a SUM name their element type"));
     assert!(message(23, 0xFF).contains("the maximum is 67108864"));
     assert!(message(26, 1).contains("contributors 1"));
+}
+
+#[test]
+fn a_sample_has_its_whole_number_and_the_number_of_its_part() {
+    let header = Header::sample(0x0123_4567_89AB_CDEF, 2, 100).sealed(b"sample");
+    let decoded = Header::decode(&header.encode().unwrap()).unwrap();
+    assert_eq!((decoded, decoded.sample_number(), decoded.round), (header, 0x0123_4567_89AB_CDEF, 2));
+    for wrong in [
+        Header { dtype: Some(Dtype::F32), ..header },
+        Header { class: 1, ..header },
+        Header { contributors: 1, ..header },
+    ] {
+        assert!(wrong.encode().unwrap_err().to_string().contains("it is 0 in a SAMPLE"), "{wrong:?}");
+    }
 }
 
 #[test]

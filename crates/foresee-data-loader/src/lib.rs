@@ -45,8 +45,9 @@ pub use indexing::{
     save_index,
 };
 pub use node::{
-    CopyCount, CopyCounts, HostEnded, HostLogEntry, ListingTurn, NodeHost, NodeHostFacts, NodeHostOptions,
-    NodeIdentity, NodeListing, NodeStats, leave_listings,
+    CopyCount, CopyCounts, DrawEpoch, HostEnded, HostLogEntry, ListingTurn, NodeHost, NodeHostFacts,
+    NodeHostOptions, NodeIdentity, NodeListing, NodeStats, PeerJob, PeerListener, PeerOptions,
+    leave_listings,
 };
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};

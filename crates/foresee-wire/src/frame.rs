@@ -20,6 +20,8 @@ pub const VERSION: u8 = 1;
 /// The longest payload of a data frame: four of the largest partitions in use (16 MB). It guards against invalid
 /// lengths; no memory is allocated for it, because the caller provides the buffer.
 pub const DATA_BYTES_MAX: u32 = 64 << 20;
+/// The longest payload of a SAMPLE. Longer samples are sent in parts, so that a receiver knows that they are on their way.
+pub const SAMPLE_BYTES_MAX: u32 = 1 << 20;
 /// The longest PLAN: 100,000 tensors with names of 100 bytes and four dimensions fit.
 pub const PLAN_BYTES_MAX: u32 = 16 << 20;
 /// The longest other control message: the longest set of tensors fits, see [`crate::SET_BYTES_MAX`].
@@ -74,7 +76,7 @@ kinds! {
     /// A packet of a sum, to a rank.
     Sum = 2, "SUM", DATA_BYTES_MAX;
     /// A sample, or a part of one, to another node.
-    Sample = 3, "SAMPLE", DATA_BYTES_MAX;
+    Sample = 3, "SAMPLE", SAMPLE_BYTES_MAX;
     /// The dialler's identity, purpose and nonce.
     Hello = 16, "HELLO", HANDSHAKE_BYTES_MAX;
     /// The listener's nonce.
@@ -149,7 +151,7 @@ pub struct Header {
     /// Membership of the sender, by which late frames of an old one are detected.
     pub generation: u32,
     /// Low half of the round number; [`widen_round`] restores the whole. 0 in control frames, whose messages
-    /// carry all 64 bits. In a SAMPLE the number of the part, each but the last of [`DATA_BYTES_MAX`] bytes.
+    /// carry all 64 bits. In a SAMPLE the number of the part, each but the last of [`SAMPLE_BYTES_MAX`] bytes.
     pub round: u32,
     /// The tensor's index in the plan; 0 in control frames. In a SAMPLE the low half of the sample's number.
     pub tensor: u32,

@@ -58,7 +58,7 @@ pub use error::{FrameFault, WireError};
 pub use facts::{TcpInfo, drain_time};
 pub use frame::{
     CONTROL_BYTES_MAX, DATA_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES, Header, Kind, MAGIC,
-    PLAN_BYTES_MAX, VERSION, widen_round,
+    PLAN_BYTES_MAX, SAMPLE_BYTES_MAX, VERSION, widen_round,
 };
 pub use handshake::{Arrival, DialOptions, Keys, dial};
 pub use hello::{CAN_RECONNECT, Hello, JOB_BYTES_MAX, Purpose, Role, Welcome, draw_session};

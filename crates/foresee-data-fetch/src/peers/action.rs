@@ -137,10 +137,10 @@ pub struct PeerCounts {
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: Bytes,
-    /// Reads that another node should have answered and had no sample for.
+    /// Reads for which another node should have had the sample, and had not.
     pub missing: u64,
-    /// Those that did not arrive in time.
+    /// Reads for which another node was too slow, or the plan came too late.
     pub late: u64,
-    /// Those that a silent node should have answered.
+    /// Reads for which another node was silent or not connected.
     pub silent: u64,
 }

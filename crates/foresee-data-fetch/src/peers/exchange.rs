@@ -376,8 +376,11 @@ impl PeerExchange {
                 return self.actions.push_back(PeerAction::ReadOrigin { sample });
             }
         };
+        let is_silent = !self.reads.is_usable(node, now);
         let is_late = self.reads.estimate(node, size, now) > self.latest(deadline, now);
-        if is_late || !self.reads.is_usable(node, now) {
+        if is_silent || is_late {
+            let count = if is_silent { &mut self.counts.silent } else { &mut self.counts.late };
+            *count += 1;
             return self.actions.push_back(PeerAction::ReadOrigin { sample });
         }
         let give_up = self.give_up(node, size, deadline, now);
@@ -400,6 +403,9 @@ impl PeerExchange {
         let holder = self.plan.placement().holder_of(read.sample);
         let is_planned = self.plan.next_source(read.sample).is_some();
         let node = holder.filter(|&node| !is_planned && node != self.plan.own());
+        if node.is_none() {
+            self.counts.late += 1;
+        }
         let source = node.map_or(PlacedSource::Origin, PlacedSource::Peer);
         self.read_from(source, self.plan.planned(), read, now);
         true
@@ -424,6 +430,7 @@ impl PeerExchange {
             }
             JobPlanAction::Settled(sample) => {
                 if let Some(SampleRead { sample, .. }) = self.end_waiting(sample) {
+                    self.counts.missing += 1;
                     self.actions.push_back(PeerAction::ReadOrigin { sample });
                 } else if self.sends.is_awaited(sample) && local.presence(sample) == Presence::Missing {
                     self.sends.handle_presence(sample, None);

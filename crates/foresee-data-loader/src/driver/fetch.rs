@@ -120,7 +120,7 @@ impl Driver {
             (TicketOwner::DiskRead, number) => self.handle_disk_read_end(number, done),
             (TicketOwner::OriginRead, number) => self.handle_attempt_end(number, done),
             (TicketOwner::DiskWrite, number) => self.handle_write_end(number, done),
-            (TicketOwner::Removal, _) => {}
+            (TicketOwner::Removal | TicketOwner::PeerRead, _) => {}
         }
     }
 

@@ -11,9 +11,11 @@ pub(crate) enum TicketOwner {
     DiskWrite,
     /// Removal of a sample, whose end has no effect.
     Removal,
+    /// Read of the disk for another node.
+    PeerRead,
 }
 
-const OWNER_SHIFT: u32 = 62;
+const OWNER_SHIFT: u32 = 61;
 const NUMBER: u64 = (1 << OWNER_SHIFT) - 1;
 
 impl TicketOwner {
@@ -28,6 +30,7 @@ impl TicketOwner {
             0 => Self::DiskRead,
             1 => Self::OriginRead,
             2 => Self::DiskWrite,
+            4 => Self::PeerRead,
             _ => Self::Removal,
         };
         (owner, ticket.0 & NUMBER)
@@ -40,8 +43,8 @@ mod tests {
 
     #[test]
     fn a_ticket_names_its_owner() {
-        use TicketOwner::{DiskRead, DiskWrite, OriginRead, Removal};
-        for owner in [DiskRead, OriginRead, DiskWrite, Removal] {
+        use TicketOwner::{DiskRead, DiskWrite, OriginRead, PeerRead, Removal};
+        for owner in [DiskRead, OriginRead, DiskWrite, Removal, PeerRead] {
             assert_eq!(TicketOwner::of(owner.ticket(77)), (owner, 77));
         }
     }

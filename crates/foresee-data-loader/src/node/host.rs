@@ -7,6 +7,7 @@
 //! | `opener` | `foresee-opener` | opens data sets (`data_sets`) |
 //! | `session` | `foresee-host-N` | the rings of consumer N |
 //! | `driver` | `foresee-host` | asks the planner, reads, evicts, answers (`consumer`, `super::places`) |
+//! | `peer_job` | `foresee-orders` | draws the epochs of a job whose nodes exchange samples |
 //!
 //! Events go to the driver through `inbox`, and replies to the session of their consumer. `status` and `log` are for the
 //! operator.
@@ -17,6 +18,7 @@ mod driver;
 mod inbox;
 mod log;
 mod opener;
+mod peer_job;
 #[cfg(test)]
 mod process_tests;
 mod reception;
@@ -29,6 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use foresee_data_fetch::peers::PeerCounts;
 use foresee_data_node::{
     ConnectOptions, ListenerOptions, NodeAddress, NodeError, NodeListener, NodeStatus, SAMPLE_ALIGN,
     SlabMemory, SlabOptions,
@@ -37,6 +40,7 @@ use foresee_data_plan::{NodePlanner, NodePlannerConfig, TierCapacity};
 use foresee_data_tier::{Completions, disk_footprint, memory_limit};
 use foresee_units::{Bytes, Nanos};
 
+use super::peers::PeerListener;
 use super::places::SlabPlaces;
 use crate::waker::Waker;
 use data_sets::{DataSetOpener, HostDisk, OpenerSettings};
@@ -45,6 +49,8 @@ use inbox::{HostEvent, Inbox};
 pub use log::HostLogEntry;
 use log::HostLogReader;
 use opener::OpenerThread;
+use peer_job::JoiningJob;
+pub use peer_job::{DrawEpoch, PeerJob};
 use reception::{HostFacts, Reception, ReceptionHandle};
 use status::HostStatus;
 
@@ -69,6 +75,8 @@ const STALL_GRACE: Nanos = Nanos::from_secs(30);
 const PIN_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// Share of the memory that a consumer that stands still keeps, if others need the space.
 const STALLED_SHARE: u64 = 8;
+/// Share of the memory for requests of the consumers, which is not reserved for other nodes.
+const REQUESTED_SHARE: u64 = 8;
 /// Size of a sample from which the overhead of the disk cache is computed.
 const USUAL_SAMPLE: Bytes = Bytes::new(100_000);
 
@@ -101,6 +109,7 @@ pub struct NodeHostOptions {
 pub struct NodeHost {
     path: PathBuf,
     facts: HostFacts,
+    capacities: HostCapacities,
     inbox: Arc<Inbox>,
     reception: Arc<ReceptionHandle>,
     status: Arc<Mutex<HostStatus>>,
@@ -193,6 +202,7 @@ impl NodeHost {
         let host = Self {
             path,
             facts,
+            capacities: HostCapacities { memory: data, disk: disk_capacity },
             inbox,
             reception: handle,
             status,
@@ -222,12 +232,33 @@ impl NodeHost {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).to_message(&self.facts)
     }
 
+    /// What it has exchanged with the other nodes of a [job](Self::join_job); `None` before that.
+    pub fn peer_counts(&self) -> Option<PeerCounts> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).peers
+    }
+
     /// Wait up to `timeout` for the next event; `None` if there was none.
     ///
     /// # Errors
     /// The host has ended, and all events were read.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<HostLogEntry>, HostEnded> {
         self.log.next(timeout)
+    }
+
+    /// What this host can reserve for the samples that other nodes of a job read here: its tiers, without the memory for
+    /// requests and reads ahead, and without a part of the disk that is smaller than a sample of `largest` bytes.
+    pub fn reservable(&self, largest: Bytes) -> TierCapacity {
+        let HostCapacities { memory, disk } = self.capacities;
+        let config = planner_config(memory, Bytes::ZERO);
+        let kept = config.read_ahead + Bytes::new(memory.get() / REQUESTED_SHARE).max(largest);
+        let capacity = memory.saturating_sub(kept) + disk.saturating_sub(largest);
+        TierCapacity { capacity, align: SAMPLE_ALIGN, overhead: config.disk.overhead }
+    }
+
+    /// Exchange samples with the other nodes of a job, when the data set is open. The host reads nothing in groups of the data
+    /// set then.
+    pub fn join_job(&self, job: PeerJob, listener: PeerListener) {
+        self.inbox.push(HostEvent::JobJoined { joining: Box::new(JoiningJob { job, listener }) });
     }
 
     /// Close when no consumer is left.
@@ -270,6 +301,13 @@ impl Drop for NodeHost {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Bytes of both tiers.
+#[derive(Clone, Copy, Debug)]
+struct HostCapacities {
+    memory: Bytes,
+    disk: Bytes,
 }
 
 fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, NodeError> {

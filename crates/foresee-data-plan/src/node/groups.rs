@@ -61,6 +61,11 @@ impl NodePlanner {
         self.groups.data_sets.push(GroupedEntries { first, samples, start });
     }
 
+    /// The entries from `first` on, which were added as a data set, are read alone from now on.
+    pub fn handle_ungrouped(&mut self, EntryId(first): EntryId) {
+        self.groups.data_sets.retain(|one| one.first != first);
+    }
+
     /// Begin to read the other entries of the group of an entry that is read from the origin. Returns them with the earliest
     /// deadlines of their requests.
     pub(super) fn begin_group(&mut self, entry: u32) -> Vec<(u32, Nanos)> {

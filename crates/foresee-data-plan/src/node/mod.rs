@@ -58,7 +58,8 @@ const ENTRIES_MAX: usize = u32::MAX as usize;
 /// An entry is written to the disk when it leaves the memory. If the disk can hold all entries and keeps up, it is written
 /// as soon as it is read from the origin: then the disk has it even if the node fails.
 ///
-/// Entries that other nodes of a job read here are [reserved](Self::handle_reserved): their last copy leaves for no other.
+/// Entries that other nodes of a job read here are [reserved](Self::handle_reserved): their last copy leaves for no other. What is
+/// [sent](Self::handle_sending) stays in memory.
 ///
 /// While no request waits for a read, announced accesses are [read ahead](Self::read_ahead), in order of their predicted
 /// times.
@@ -331,6 +332,11 @@ impl NodePlanner {
     pub fn holds(&self, entry: EntryId, tier: NodeTier) -> bool {
         let flag = if tier == NodeTier::Memory { flag::IN_MEMORY } else { flag::ON_DISK };
         (entry.0 as usize) < self.residents.len() && self.residents.is(entry.0, flag)
+    }
+
+    /// Whether the entry is being read or received.
+    pub fn is_reading(&self, entry: EntryId) -> bool {
+        (entry.0 as usize) < self.residents.len() && self.residents.is(entry.0, flag::READING)
     }
 
     /// Bytes taken in a tier, with overhead and alignment: copies, and those being read or written.

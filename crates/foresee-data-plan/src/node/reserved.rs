@@ -48,4 +48,26 @@ impl NodePlanner {
         self.note_read(entry, Source::Peer, deadline);
         true
     }
+
+    /// The bytes of an entry in memory are sent to another node: it stays in memory until [`handle_sent`](Self::handle_sent).
+    /// Returns `false`, without effect, if it is not in memory.
+    ///
+    /// # Panics
+    /// If there is no such entry.
+    pub fn handle_sending(&mut self, entry: EntryId) -> bool {
+        let is_here = self.residents.is(entry.0, flag::IN_MEMORY);
+        if is_here {
+            self.residents.pin(entry.0, &self.consumers);
+        }
+        is_here
+    }
+
+    /// The bytes of an entry are sent, or not needed: once for each [`handle_sending`](Self::handle_sending) that returned
+    /// `true`.
+    ///
+    /// # Panics
+    /// If there is no such entry, or it is not being sent and no answer pins it.
+    pub fn handle_sent(&mut self, entry: EntryId) {
+        self.residents.unpin(entry.0, &self.consumers);
+    }
 }

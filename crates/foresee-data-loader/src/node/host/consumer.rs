@@ -115,6 +115,12 @@ impl HostConsumer {
         self.waiting
     }
 
+    /// Accesses that it needs no longer: all before the first of a batch that has not ended, or before `next`, which it has
+    /// not requested.
+    pub(super) fn passed(&self, next: u64) -> u64 {
+        self.by_access.keys().next().copied().unwrap_or(next)
+    }
+
     /// A position of a batch is requested once more.
     pub(super) fn repeat(&mut self, batch: u64) {
         if let Some(batch) = self.batches.get_mut(&batch) {

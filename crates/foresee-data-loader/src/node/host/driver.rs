@@ -6,6 +6,7 @@
 //! not pass this thread: sources write to the slab, and consumers copy from it.
 
 mod actions;
+mod exchange;
 mod messages;
 mod report;
 mod start;
@@ -19,11 +20,13 @@ use foresee_data_plan::{ConsumerId, EntryId, NodePlanner};
 use foresee_data_tier::{Completions, DiskTier, Done, SampleKey, Tier};
 use foresee_units::{Bytes, Nanos, SampleId, Source};
 
+use self::exchange::HostExchange;
 use self::start::ConsumerStart;
 use super::consumer::{HostConsumer, Served};
 use super::data_sets::OpenedDataSet;
 use super::inbox::{HostEvent, Inbox};
 use super::log::HostLog;
+use super::peer_job::JoiningJob;
 use super::reception::ReceptionHandle;
 use super::status::HostStatus;
 use crate::data_set::DataSet;
@@ -108,6 +111,9 @@ pub(super) struct HostDriver {
     numbers: Vec<Option<u32>>,
     /// Bytes read from the origins.
     origin: Served,
+    /// The exchange with the other nodes of a job, and a job whose data set is not open yet.
+    exchange: Option<Box<HostExchange>>,
+    joining: Option<Box<JoiningJob>>,
     is_closing: bool,
 }
 
@@ -138,6 +144,8 @@ impl HostDriver {
             start: ConsumerStart::new(ranks),
             numbers: Vec::new(),
             origin: Served::default(),
+            exchange: None,
+            joining: None,
             is_closing: false,
         }
     }
@@ -185,6 +193,9 @@ impl HostDriver {
             let now = now();
             while let Some(action) = self.planner.poll_action(now) {
                 self.execute(action, now);
+            }
+            if self.act_in_exchange(now) {
+                continue;
             }
             let has_placed = self.place_waiting(now);
             let has_ended = self.start_reads(now);
@@ -245,6 +256,9 @@ impl HostDriver {
                     one.data_set = Some(data_set);
                 }
             }
+            HostEvent::JobJoined { joining } => self.join_job(joining),
+            HostEvent::EpochDrawn { wanted, samples } => self.take_epoch(wanted, samples),
+            HostEvent::Peer { node, event } => self.handle_peer(node, event),
             HostEvent::Close => self.is_closing = true,
         }
     }
@@ -276,6 +290,9 @@ impl HostDriver {
                 new.drop_from_disk(entry);
             }
         }
+        if let Some(joining) = self.joining.take() {
+            self.join_job(joining);
+        }
     }
 
     fn entries(&self) -> u32 {
@@ -304,7 +321,7 @@ impl HostDriver {
         let queues = self.queues.iter().filter_map(|queue| queue.reads.queue().poll_wakeup());
         let unsent = self.consumers.values().filter_map(HostConsumer::unsent_since);
         let held = unsent.map(|since| since.saturating_add(UNSENT_MAX));
-        let next = queues.chain(self.planner.poll_timeout()).chain(held).min();
+        let next = queues.chain(self.planner.poll_timeout()).chain(held).chain(self.exchange_timeout()).min();
         next.map_or(SLEEP_MAX, |at| Duration::from(at.saturating_sub(now())).min(SLEEP_MAX))
     }
 }

@@ -3,10 +3,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use foresee_data_plan::WantedEpoch;
 use foresee_data_tier::Tier;
+use foresee_units::{NodeIndex, SampleId};
 
 use super::data_sets::OpenedDataSet;
+use super::peer_job::JoiningJob;
 use super::session::Session;
+use crate::node::peers::MeshEvent;
 use crate::waker::Waker;
 
 /// One event.
@@ -26,6 +30,12 @@ pub(super) enum HostEvent {
     DataSetRenewed { data_set: u32, origin: Arc<dyn Tier> },
     /// A consumer reads this data set from now on.
     DataSetChosen { consumer: u32, data_set: u32 },
+    /// Exchange samples with the other nodes of a job.
+    JobJoined { joining: Box<JoiningJob> },
+    /// An epoch of the job that the plan wants; without samples the run has no such epoch.
+    EpochDrawn { wanted: WantedEpoch, samples: Option<Vec<SampleId>> },
+    /// Something has happened on the connection to another node.
+    Peer { node: NodeIndex, event: MeshEvent },
     /// The host ends.
     Close,
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A host with real sockets, rings and files, and consumers that speak its protocol step by step. The folder has origins
-//! that answer late.
+//! that answer late, and several hosts that exchange samples.
 
+mod exchange;
 mod openings;
 mod slow_reads;
 
@@ -81,19 +82,7 @@ impl Rig {
     }
 
     fn attach_with(&self, uri: &str, storage: BTreeMap<String, String>) -> Result<TestConsumer, NodeError> {
-        let hello = Hello { request_ring_bytes: 64 << 10, ..hello() };
-        let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
-        let (connection, rings) = NodeConnection::connect(&address(self.home.path()), &hello, &options)?;
-        let description = DataSetDescription {
-            uri: uri.to_owned(),
-            storage_options: StorageOptions(storage),
-            fingerprint: self.index.file_fingerprint(),
-            samples: self.index.samples(),
-            is_listed: false,
-        };
-        let index = || index_file(self.index.file());
-        let (data_set, locations) = connection.open_data_set(description, index, WATCHDOG, || true)?;
-        Ok(TestConsumer { connection, locations, rings, data_set })
+        TestConsumer::attach(self.home.path(), &self.index, uri, storage, hello())
     }
 
     /// The status once it fulfils a condition.
@@ -104,6 +93,29 @@ impl Rig {
 }
 
 impl TestConsumer {
+    /// Attach to the host in `home`.
+    fn attach(
+        home: &Path,
+        index: &Index,
+        uri: &str,
+        storage: BTreeMap<String, String>,
+        hello: Hello,
+    ) -> Result<Self, NodeError> {
+        let hello = Hello { request_ring_bytes: 64 << 10, ..hello };
+        let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
+        let (connection, rings) = NodeConnection::connect(&address(home), &hello, &options)?;
+        let description = DataSetDescription {
+            uri: uri.to_owned(),
+            storage_options: StorageOptions(storage),
+            fingerprint: index.file_fingerprint(),
+            samples: index.samples(),
+            is_listed: false,
+        };
+        let index = || index_file(index.file());
+        let (data_set, locations) = connection.open_data_set(description, index, WATCHDOG, || true)?;
+        Ok(Self { connection, locations, rings, data_set })
+    }
+
     fn send(&mut self, message: ConsumerMessage<'_>) {
         let mut bytes = Vec::new();
         message.encode_into(&mut bytes).expect("a message");

@@ -2,6 +2,7 @@
 //! The state of a host, for `foresee node status`, `stats()` and tests.
 
 use foresee_data_fetch::Repeats;
+use foresee_data_fetch::peers::PeerCounts;
 use foresee_data_node::{AnswerCount, ConsumerStatus, NodeStatus, OriginStatus, TierStatus};
 use foresee_units::{Bytes, Nanos};
 
@@ -17,6 +18,8 @@ pub(super) struct HostStatus {
     pub(super) disk_used: Bytes,
     /// Reads of the origins that have ended.
     pub(super) origin: Served,
+    /// The exchange with the other nodes of a job.
+    pub(super) peers: Option<PeerCounts>,
     /// Repeated reads of the origins.
     pub(super) repeats: Repeats,
     pub(super) consumers: Vec<ConsumerState>,

@@ -95,3 +95,18 @@ fn a_request_waits_for_an_offered_entry_and_reads_the_origin_if_that_fails() {
     let all = actions(&mut node, 0);
     assert_eq!(all.last(), Some(&read(1, Source::Origin, 5)));
 }
+
+#[test]
+fn an_entry_stays_in_memory_while_it_is_sent() {
+    let mut node = node(1, 0, &[1, 1], &[&[0, 1]]);
+    assert!(!node.handle_sending(EntryId(0)), "it is not in memory");
+    consume(&mut node, A, 0);
+    assert!(node.handle_sending(EntryId(0)) && node.handle_sending(EntryId(0)));
+    request(&mut node, A, 1, 5);
+    assert_eq!(actions(&mut node, 0), []);
+    assert!(node.is_blocked());
+    node.handle_sent(EntryId(0));
+    assert_eq!(actions(&mut node, 0), [], "another node still gets it");
+    node.handle_sent(EntryId(0));
+    assert_eq!(actions(&mut node, 0), [evict(0, NodeTier::Memory), read(1, Source::Origin, 5)]);
+}

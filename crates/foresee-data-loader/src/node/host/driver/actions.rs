@@ -22,6 +22,9 @@ impl HostDriver {
                 self.read(PlannedRead { entry, from, deadline, group }, now);
             }
             NodeAction::Prioritize { entry, deadline } => {
+                if self.prioritize_in_exchange(entry, deadline, now) {
+                    return;
+                }
                 let queue = self.data_set_of(entry).queue;
                 let Some(&number) = self.reads.get(&entry) else { return };
                 if deadline <= now {
@@ -94,14 +97,12 @@ impl HostDriver {
     }
 
     fn read_into(&mut self, read: PlannedRead, range: SlabRange, now: Nanos) {
-        let PlannedRead { entry, from, deadline, group } = read;
-        self.reads_begun += 1;
+        let PlannedRead { entry, from, .. } = read;
         let data_set = self.data_set_of(entry);
-        let (sample, key) = (data_set.sample(entry), data_set.key(entry));
-        let index = data_set.data.index();
-        if index.size(sample).is_zero() {
+        if self.size(entry).is_zero() {
             return self.planner.handle_read(entry, ReadOutcome::Ok, now);
         }
+        let key = data_set.key(entry);
         if let (Source::Disk, Some(disk)) = (from, data_set.disk.clone()) {
             // SAFETY: the place was just given to this entry, and nothing else accesses it before the read ends.
             let dest = unsafe { range.dest() };
@@ -109,6 +110,17 @@ impl HostDriver {
             self.disk_reads += 1;
             return disk.submit(Op::Read { ticket, key, offset: 0, dest });
         }
+        if let Some(range) = self.read_by_exchange(read, range, now) {
+            self.read_origin(read, range, now);
+        }
+    }
+
+    pub(super) fn read_origin(&mut self, read: PlannedRead, range: SlabRange, now: Nanos) {
+        let PlannedRead { entry, deadline, group, .. } = read;
+        self.reads_begun += 1;
+        let data_set = self.data_set_of(entry);
+        let (sample, key) = (data_set.sample(entry), data_set.key(entry));
+        let index = data_set.data.index();
         let bytes = index.range(sample);
         let request = Request {
             ticket: self.reads_begun << 32 | u64::from(entry.0),
@@ -147,6 +159,7 @@ impl HostDriver {
     pub(super) fn handle_attempt_end(&mut self, queue: usize, done: &Done) {
         self.origin.samples += 1;
         self.origin.bytes += done.bytes;
+        self.note_origin_time(done.queued + done.service);
         let (_, attempt) = TicketOwner::of(done.ticket);
         self.queues[queue].reads.handle_done(attempt, done, now());
     }
@@ -170,11 +183,13 @@ impl HostDriver {
         self.end_read(entry, outcome);
     }
 
-    fn end_read(&mut self, entry: EntryId, outcome: ReadOutcome) {
+    pub(super) fn end_read(&mut self, entry: EntryId, outcome: ReadOutcome) {
         if outcome != ReadOutcome::Ok {
             self.release(entry);
         }
-        self.planner.handle_read(entry, outcome, now());
+        let now = now();
+        self.planner.handle_read(entry, outcome, now);
+        self.note_read_end(entry, outcome, now);
     }
 
     /// Take the place of an entry in the slab back.
@@ -200,6 +215,9 @@ impl HostDriver {
 
     pub(super) fn handle_disk_end(&mut self, done: &Done) {
         let (owner, number) = TicketOwner::of(done.ticket);
+        if owner == TicketOwner::PeerRead {
+            return self.handle_peer_read(number, done.outcome);
+        }
         let entry = EntryId(u32::try_from(number).expect("the number of an entry"));
         match owner {
             TicketOwner::DiskRead => {
@@ -215,7 +233,7 @@ impl HostDriver {
                     self.update_disk_capacity();
                 }
             }
-            TicketOwner::OriginRead | TicketOwner::Removal => {}
+            TicketOwner::OriginRead | TicketOwner::Removal | TicketOwner::PeerRead => {}
         }
     }
 

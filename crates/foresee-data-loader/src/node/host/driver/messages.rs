@@ -119,6 +119,9 @@ impl HostDriver {
         if announcement.is_end {
             self.planner.handle_end(consumer.id);
         }
+        if announcement.is_restart {
+            self.note_restart(number);
+        }
         Ok(())
     }
 
@@ -176,6 +179,7 @@ impl HostDriver {
                     self.planner.handle_release(id, access);
                 }
             }
+            self.note_fetched(number);
             return Ok(());
         }
         let Some(batch) = consumer.batch(release.batch) else { return Ok(()) };
@@ -190,6 +194,7 @@ impl HostDriver {
         let Some(consumer) = self.consumers.get_mut(&number) else { return Ok(()) };
         let bytes = self.planner.handle_hits(consumer.id, accesses, now())?;
         consumer.note_hits(accesses, bytes);
+        self.note_fetched(number);
         Ok(())
     }
 

@@ -22,6 +22,7 @@ impl HostDriver {
         status.disk_used = self.planner.used(NodeTier::Disk);
         status.origin = self.origin;
         status.repeats = repeats;
+        status.peers = self.peer_counts();
         // The texts of a consumer do not change, and this runs at every pause of the driver.
         status.consumers.retain(|state| self.consumers.contains_key(&state.number));
         for (&number, consumer) in &self.consumers {

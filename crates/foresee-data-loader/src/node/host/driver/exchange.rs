@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The exchange of samples with the other nodes of a job: its actions become reads, messages and bytes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use foresee_data_fetch::peers::{
+    LocalSamples, PeerAction, PeerCounts, PeerExchange, PeerMessage, Presence, SampleRead,
+};
+use foresee_data_plan::{EntryId, NodePlanner, NodeTier, WantedEpoch};
+use foresee_data_tier::{Dest, Op, Payload, Scratch, Tier as _};
+use foresee_units::{Bytes, Nanos, NodeIndex, Rank, ReadOutcome, SampleId};
+
+use super::super::inbox::HostEvent;
+use super::super::peer_job::{JoiningJob, start_drawing};
+use super::{HostDriver, PlannedRead};
+use crate::data_set::DataSet;
+use crate::driver::TicketOwner;
+use crate::node::now;
+use crate::node::peers::{Mesh, MeshEvent};
+use crate::node::places::SlabRange;
+use crate::origin_reads::ReadMemory as _;
+
+/// A measured time of a read of the origin is one part in so many of the estimate.
+const SMOOTHING: u64 = 8;
+
+/// The exchange of one job, which has one data set.
+#[derive(Debug)]
+pub(super) struct HostExchange {
+    job: String,
+    data: Arc<DataSet>,
+    data_set: u32,
+    /// The entry of sample 0.
+    first: u32,
+    exchange: PeerExchange,
+    mesh: Mesh,
+    /// Reads that the exchange decides about, with their memory.
+    reads: BTreeMap<SampleId, ExchangeRead>,
+    /// Samples whose bytes are on their way.
+    sending: BTreeMap<(NodeIndex, SampleId), Sending>,
+    /// Reads of the disk for samples to be sent, by their number.
+    disk_reads: BTreeMap<u64, (NodeIndex, SampleId, Arc<Scratch>)>,
+    disk_reads_begun: u64,
+    /// The thread that draws epochs, and whether it does so.
+    drawing: Sender<WantedEpoch>,
+    is_drawing: bool,
+    origin_time: Nanos,
+    /// The job has left the plan: nothing more is exchanged.
+    is_over: bool,
+}
+
+/// A read with its memory; without a plan if the sample was offered.
+#[derive(Debug)]
+struct ExchangeRead {
+    planned: Option<PlannedRead>,
+    range: SlabRange,
+}
+
+/// Where the bytes of a sample are that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// In the memory of the cache, where the entry stays.
+    Memory,
+    /// In memory of their own, or being read from the disk.
+    Copy,
+}
+
+/// What the node has of a data set.
+struct LocalEntries<'a> {
+    planner: &'a NodePlanner,
+    data: &'a DataSet,
+    first: u32,
+}
+
+impl LocalSamples for LocalEntries<'_> {
+    fn count(&self) -> u64 {
+        self.data.index().len()
+    }
+
+    fn size(&self, sample: SampleId) -> Bytes {
+        self.data.index().size(sample)
+    }
+
+    fn presence(&self, sample: SampleId) -> Presence {
+        let entry = EntryId(self.first + u32::try_from(sample.0).expect("entries are numbered in 32 bits"));
+        if [NodeTier::Memory, NodeTier::Disk].iter().any(|&tier| self.planner.holds(entry, tier)) {
+            Presence::Here(self.size(sample))
+        } else if self.planner.is_reading(entry) {
+            Presence::Soon
+        } else {
+            Presence::Missing
+        }
+    }
+}
+
+impl HostExchange {
+    fn entry(&self, sample: SampleId) -> EntryId {
+        EntryId(self.first + u32::try_from(sample.0).expect("entries are numbered in 32 bits"))
+    }
+
+    /// The sample of an entry, if it is one of this data set and the exchange goes on.
+    fn sample(&self, entry: EntryId) -> Option<SampleId> {
+        let sample = u64::from(entry.0.checked_sub(self.first)?);
+        (!self.is_over && sample < self.data.index().len()).then_some(SampleId(sample))
+    }
+
+    fn size(&self, sample: SampleId) -> Bytes {
+        self.data.index().size(sample)
+    }
+}
+
+impl HostDriver {
+    /// Begin to exchange samples, now or when the data set is opened.
+    pub(super) fn join_job(&mut self, joining: Box<JoiningJob>) {
+        let is_same =
+            |index: &usize| self.data_sets[*index].data.index().file_fingerprint() == joining.job.fingerprint;
+        let Some(index) = (0..self.data_sets.len()).find(is_same) else {
+            self.joining = Some(joining);
+            return;
+        };
+        let (data, first) = (Arc::clone(&self.data_sets[index].data), self.data_sets[index].first);
+        if let Err(why) = self.start_exchange(*joining, data, first, index) {
+            self.shared.log.add("no exchange of samples", None, vec![("why", why)]);
+        }
+    }
+
+    fn start_exchange(
+        &mut self,
+        joining: JoiningJob,
+        data: Arc<DataSet>,
+        first: u32,
+        index: usize,
+    ) -> Result<(), String> {
+        let JoiningJob { job, listener } = joining;
+        let exchange = job.exchange(&listener, Arc::clone(&data))?;
+        let inbox = Arc::clone(&self.shared.inbox);
+        let name = listener.options().job.clone();
+        let events = move |node, event| inbox.push(HostEvent::Peer { node, event });
+        let mesh =
+            listener.connect(&job.addresses, &(Arc::new(events) as _)).map_err(|why| why.to_string())?;
+        let drawing =
+            start_drawing(job.draw, Arc::clone(&self.shared.inbox)).map_err(|why| why.to_string())?;
+        // One read of the origin would bring samples that other nodes hold.
+        self.planner.handle_ungrouped(EntryId(first));
+        self.exchange = Some(Box::new(HostExchange {
+            job: name,
+            data,
+            data_set: u32::try_from(index).expect("data sets are numbered in 32 bits"),
+            first,
+            exchange,
+            mesh,
+            reads: BTreeMap::new(),
+            sending: BTreeMap::new(),
+            disk_reads: BTreeMap::new(),
+            disk_reads_begun: 0,
+            drawing,
+            is_drawing: false,
+            origin_time: Nanos::ZERO,
+            is_over: false,
+        }));
+        self.want_epochs();
+        Ok(())
+    }
+
+    /// An epoch of the job is drawn; without samples the run has no such epoch.
+    pub(super) fn take_epoch(&mut self, wanted: WantedEpoch, samples: Option<Vec<SampleId>>) {
+        let Some(one) = &mut self.exchange else { return };
+        one.is_drawing = false;
+        let plan = one.exchange.plan_mut();
+        match (wanted, samples) {
+            (_, None) => plan.handle_end(),
+            (WantedEpoch::Accesses(_), Some(samples)) => plan.handle_epoch(&mut samples.into_iter()),
+            (WantedEpoch::Later(_), Some(samples)) => plan.handle_later_epoch(&mut samples.into_iter()),
+        }
+    }
+
+    /// Have the epoch drawn that the plan wants.
+    fn want_epochs(&mut self) {
+        let Some(one) = self.exchange.as_mut().filter(|one| !one.is_drawing && !one.is_over) else { return };
+        if let Some(wanted) = one.exchange.plan().wanted_epoch() {
+            one.is_drawing = one.drawing.send(wanted).is_ok();
+        }
+    }
+
+    // ---- what the plan of the cache does
+
+    /// Let the exchange decide where an entry is read; returns the memory if it does not.
+    pub(super) fn read_by_exchange(
+        &mut self,
+        read: PlannedRead,
+        range: SlabRange,
+        now: Nanos,
+    ) -> Option<SlabRange> {
+        let found = self.exchange.as_mut().and_then(|one| Some((one.sample(read.entry)?, one)));
+        let Some((sample, one)) = found else { return Some(range) };
+        let size = one.size(sample);
+        one.reads.insert(sample, ExchangeRead { planned: Some(read), range });
+        one.exchange.handle_read(SampleRead { sample, size, deadline: read.deadline }, now);
+        None
+    }
+
+    /// A read has another deadline; returns whether the exchange decides about it.
+    pub(super) fn prioritize_in_exchange(&mut self, entry: EntryId, deadline: Nanos, now: Nanos) -> bool {
+        let found = self.exchange.as_mut().and_then(|one| Some((one.sample(entry)?, one)));
+        let Some((sample, one)) = found.filter(|(sample, one)| one.reads.contains_key(sample)) else {
+            return false;
+        };
+        one.exchange.handle_deadline(sample, deadline, now);
+        true
+    }
+
+    /// A read of an entry has ended, from any source.
+    pub(super) fn note_read_end(&mut self, entry: EntryId, outcome: ReadOutcome, now: Nanos) {
+        let found = self.exchange.as_mut().and_then(|one| Some((one.sample(entry)?, one)));
+        if let Some((sample, one)) = found {
+            let size = one.size(sample);
+            one.exchange.handle_read_end(sample, size, outcome == ReadOutcome::Ok, now);
+        }
+    }
+
+    /// A read of the origin took so long.
+    pub(super) fn note_origin_time(&mut self, time: Nanos) {
+        if let Some(one) = &mut self.exchange {
+            let (before, time) = (one.origin_time.get(), time.get());
+            let smoothed = if before == 0 { time } else { before - before / SMOOTHING + time / SMOOTHING };
+            one.origin_time = Nanos::new(smoothed);
+            one.exchange.handle_origin_time(one.origin_time);
+        }
+    }
+
+    /// A consumer has got further.
+    pub(super) fn note_fetched(&mut self, number: u32) {
+        let Some(consumer) = self.consumers.get(&number) else { return };
+        let of_job = |one: &&mut Box<HostExchange>| {
+            consumer.data_set == Some(one.data_set) && consumer.facts.job == one.job
+        };
+        let Some(one) = self.exchange.as_mut().filter(of_job) else { return };
+        let next = self.planner.announced(consumer.id).start;
+        one.exchange.handle_fetched(Rank(consumer.facts.rank), consumer.passed(next));
+    }
+
+    /// A consumer continues elsewhere: the accesses of its job are not the planned ones any more.
+    pub(super) fn note_restart(&mut self, number: u32) {
+        let Some(consumer) = self.consumers.get(&number) else { return };
+        let is_of_job = |one: &HostExchange| {
+            !one.is_over && consumer.data_set == Some(one.data_set) && consumer.facts.job == one.job
+        };
+        if consumer.voided > 0 && self.exchange.as_deref().is_some_and(is_of_job) {
+            self.end_exchange("a rank continues at another position than planned");
+        }
+    }
+
+    /// Exchange nothing more. What is being read is read from the origin.
+    fn end_exchange(&mut self, why: &str) {
+        let Some(one) = &mut self.exchange else { return };
+        one.is_over = true;
+        let reads = std::mem::take(&mut one.reads);
+        for node in one.exchange.plan().others() {
+            for &sample in reads.keys() {
+                one.mesh.withdraw(node, sample);
+            }
+            one.mesh.refuse(node, why.to_owned());
+        }
+        for sample in (0..one.data.index().len()).map(SampleId) {
+            self.planner.handle_reserved(one.entry(sample), false);
+        }
+        let entries: Vec<_> = reads.into_iter().map(|(sample, read)| (one.entry(sample), read)).collect();
+        self.shared.log.add("no exchange of samples", None, vec![("why", why.to_owned())]);
+        for (entry, read) in entries {
+            match read.planned {
+                Some(planned) => self.read_origin(planned, read.range, now()),
+                None => self.end_read(entry, ReadOutcome::Cancelled),
+            }
+        }
+    }
+
+    // ---- what other nodes do
+
+    pub(super) fn handle_peer(&mut self, node: NodeIndex, event: MeshEvent) {
+        let now = now();
+        let Some(one) = &mut self.exchange else { return };
+        match event {
+            MeshEvent::Connected => {
+                let fields = vec![("node", node.to_string())];
+                self.shared.log.add("node connected", None, fields);
+                one.exchange.handle_connected(node, now);
+            }
+            MeshEvent::Disconnected(why) => {
+                let fields = vec![("node", node.to_string()), ("why", why)];
+                self.shared.log.add("node disconnected", None, fields);
+                let ended: Vec<_> = one.sending.keys().copied().filter(|&(to, _)| to == node).collect();
+                for (node, sample) in ended {
+                    self.end_sending(node, sample);
+                }
+                if let Some(one) = &mut self.exchange {
+                    one.exchange.handle_disconnected(node, now);
+                }
+            }
+            MeshEvent::Message(message) => {
+                let local = LocalEntries { planner: &self.planner, data: &one.data, first: one.first };
+                one.exchange.handle_message(node, message, &local, now);
+            }
+            MeshEvent::Bytes(bytes) => one.exchange.handle_bytes(node, bytes, now),
+            MeshEvent::Received(sample, bytes) => {
+                one.exchange.handle_bytes(node, bytes, now);
+                if one.exchange.handle_received(node, sample, now) && one.reads.remove(&sample).is_some() {
+                    let entry = one.entry(sample);
+                    self.end_read(entry, ReadOutcome::Ok);
+                }
+            }
+            MeshEvent::Sent(sample) => {
+                let size = one.size(sample);
+                self.end_sending(node, sample);
+                if let Some(one) = &mut self.exchange {
+                    one.exchange.handle_sent(node, sample, size);
+                }
+            }
+        }
+    }
+
+    /// The bytes of a sample are not needed any more.
+    fn end_sending(&mut self, node: NodeIndex, sample: SampleId) {
+        let Some(one) = &mut self.exchange else { return };
+        if one.sending.remove(&(node, sample)) == Some(Sending::Memory) {
+            self.planner.handle_sent(one.entry(sample));
+        }
+    }
+
+    // ---- actions of the exchange
+
+    /// Execute the actions of the exchange; return whether there were any.
+    pub(super) fn act_in_exchange(&mut self, now: Nanos) -> bool {
+        let mut has_any = false;
+        loop {
+            let Some(one) = self.exchange.as_mut().filter(|one| !one.is_over) else { return has_any };
+            let local = LocalEntries { planner: &self.planner, data: &one.data, first: one.first };
+            let Some(action) = one.exchange.poll_action(&local, now) else { break };
+            self.execute_in_exchange(action, now);
+            has_any = true;
+        }
+        self.want_epochs();
+        has_any
+    }
+
+    pub(super) fn peer_counts(&self) -> Option<PeerCounts> {
+        self.exchange.as_ref().map(|one| one.exchange.counts())
+    }
+
+    /// When to act in the exchange again.
+    pub(super) fn exchange_timeout(&self) -> Option<Nanos> {
+        self.exchange.as_ref().filter(|one| !one.is_over)?.exchange.poll_timeout()
+    }
+
+    fn execute_in_exchange(&mut self, action: PeerAction, now: Nanos) {
+        let Some(one) = &mut self.exchange else { return };
+        match action {
+            PeerAction::Send { node, message } => {
+                match &message {
+                    PeerMessage::Request(requests) => {
+                        for sample in requests.iter().map(|request| request.sample) {
+                            if let Some(read) = one.reads.get(&sample) {
+                                // SAFETY: the range is this read's; nothing else accesses it before the sample is received
+                                // or withdrawn.
+                                one.mesh.expect(node, sample, unsafe { read.range.dest() });
+                            }
+                        }
+                    }
+                    PeerMessage::Withdraw(sample) => one.mesh.withdraw(node, *sample),
+                    _ => {}
+                }
+                one.mesh.send(node, message);
+            }
+            PeerAction::SendSample { node, sample, size } => self.send_sample(node, sample, size),
+            PeerAction::ReadOrigin { sample } => {
+                let read = one.reads.remove(&sample);
+                if let Some(ExchangeRead { planned: Some(planned), range }) = read {
+                    self.read_origin(planned, range, now);
+                }
+            }
+            PeerAction::Receive { sample } => self.receive_offer(sample, now),
+            PeerAction::Abandon { sample } => {
+                let entry = one.entry(sample);
+                if one.reads.remove(&sample).is_some() {
+                    self.end_read(entry, ReadOutcome::Cancelled);
+                }
+            }
+            PeerAction::Reserve { sample } => self.planner.handle_reserved(one.entry(sample), true),
+            PeerAction::Release { sample } => self.planner.handle_reserved(one.entry(sample), false),
+            PeerAction::Refuse { node, fault } => {
+                let fields = vec![("node", node.to_string()), ("why", fault.to_string())];
+                self.shared.log.add("node refused", None, fields);
+                one.mesh.refuse(node, fault.to_string());
+            }
+        }
+    }
+
+    /// Find memory for a sample that another node offers.
+    fn receive_offer(&mut self, sample: SampleId, now: Nanos) {
+        let Some(one) = &self.exchange else { return };
+        let (entry, size) = (one.entry(sample), one.size(sample));
+        let mut range = None;
+        if self.planner.handle_offer(entry, now) {
+            while let Some(action) = self.planner.poll_action(now) {
+                self.execute(action, now);
+            }
+            range = self.places.allocate(entry, size).ok().flatten();
+            if range.is_none() {
+                self.planner.handle_read(entry, ReadOutcome::Cancelled, now);
+            }
+        }
+        let Some(one) = &mut self.exchange else { return };
+        let is_found = range.is_some();
+        if let Some(range) = range {
+            one.reads.insert(sample, ExchangeRead { planned: None, range });
+        }
+        one.exchange.handle_space(sample, size, is_found, now);
+    }
+
+    /// Send a sample from the memory, or read it from the disk first.
+    fn send_sample(&mut self, node: NodeIndex, sample: SampleId, size: Bytes) {
+        let Some(one) = &mut self.exchange else { return };
+        let entry = one.entry(sample);
+        if self.planner.handle_sending(entry) {
+            let payload = self.places.payload(entry, size);
+            if payload.is_some_and(|payload| one.mesh.send_sample(node, sample, payload)) {
+                one.sending.insert((node, sample), Sending::Memory);
+            } else {
+                // The end of the connection is on its way here.
+                self.planner.handle_sent(entry);
+            }
+            return;
+        }
+        let data_set = &self.data_sets[one.data_set as usize];
+        match data_set.disk.as_ref().filter(|_| self.planner.holds(entry, NodeTier::Disk)) {
+            Some(disk) => {
+                let len = usize::try_from(size.get()).expect("a sample fits into memory");
+                let (dest, scratch) = Dest::from_vec(vec![0; len]);
+                let number = one.disk_reads_begun;
+                one.disk_reads_begun += 1;
+                one.disk_reads.insert(number, (node, sample, scratch));
+                one.sending.insert((node, sample), Sending::Copy);
+                let (ticket, key) = (TicketOwner::PeerRead.ticket(number), data_set.key(entry));
+                disk.submit(Op::Read { ticket, key, offset: 0, dest });
+            }
+            None => one.exchange.handle_gone(node, sample, size),
+        }
+    }
+
+    /// A sample was read from the disk to be sent.
+    pub(super) fn handle_peer_read(&mut self, number: u64, outcome: ReadOutcome) {
+        let Some(one) = &mut self.exchange else { return };
+        let Some((node, sample, scratch)) = one.disk_reads.remove(&number) else { return };
+        let size = one.size(sample);
+        let bytes = scratch.into_bytes().ok().filter(|_| outcome == ReadOutcome::Ok);
+        if let Some(bytes) = bytes {
+            // If the connection has ended, its end is on its way here.
+            let _ = one.mesh.send_sample(node, sample, Payload::from_vec(bytes));
+            return;
+        }
+        one.sending.remove(&(node, sample));
+        one.exchange.handle_gone(node, sample, size);
+        if outcome == ReadOutcome::Corrupt {
+            let entry = one.entry(sample);
+            self.planner.handle_lost(entry, NodeTier::Disk, now());
+        }
+    }
+}

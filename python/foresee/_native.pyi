@@ -400,10 +400,12 @@ def node_status(socket: str | PathLike[str] | None) -> dict[str, Any]:
 
     ``foresee`` (version), ``pid``, ``uptime_seconds``; ``memory`` and ``disk`` with ``capacity_bytes`` and
     ``used_bytes``; ``origin`` since the start: ``requests`` and ``bytes``, ``retries`` (after faults), ``throttles``
-    (refused for its load) and ``hedges`` (second attempts of late reads); ``omitted_consumers`` (a number), and
-    ``consumers``: each has ``number``, ``pid`` (None if it is not visible to the host), ``uid``, ``job``, ``rank``,
-    ``local_rank``, ``data_set`` (URI without credentials, or None), ``memory``, ``disk`` and ``origin`` with the
-    ``samples`` and ``bytes`` of its answers, ``waiting`` (samples) and ``idle_ns`` (since its last message).
+    (refused for its load) and ``hedges`` (second attempts of late reads); ``peers``, None unless it exchanges samples
+    with other nodes: ``received`` and ``sent`` with ``samples`` and ``bytes``, and reads for which another node had no
+    sample (``missing``), was too slow (``late``), or was not connected (``silent``); ``omitted_consumers`` (a number),
+    and ``consumers``: each has ``number``, ``pid`` (None if it is not visible to the host), ``uid``, ``job``, ``rank``,
+    ``local_rank``, ``data_set`` (URI without credentials, or None), ``memory``, ``disk``, ``peers`` and ``origin`` with
+    the ``samples`` and ``bytes`` of its answers, ``waiting`` (samples) and ``idle_ns`` (since its last message).
 
     Raises:
         ValueError: the path is too long, or the environment forbids a cache of the node.

@@ -28,4 +28,6 @@ pub use sample_cache::{
     SampleCacheConnection, SampleCacheCounts, SampleCacheMemory, SampleCachePeer, SampleCacheReply,
     SampleCacheRequest, SentBytes,
 };
-pub use status::{AnswerCount, ConsumerStatus, NodeStatus, OriginStatus, StatusRequest, TierStatus};
+pub use status::{
+    AnswerCount, ConsumerStatus, NodeStatus, OriginStatus, PeerStatus, StatusRequest, TierStatus,
+};

@@ -18,8 +18,8 @@ pub use attach::{
     AnswerCount, AttachRequest, Attachment, ConnectOptions, ConsumerStatus, DataSetDescription,
     HELLO_BYTES_MAX, Hello, Incoming, ListenerOptions, ListingConnection, ListingCounts, ListingKey,
     ListingPeer, ListingReply, ListingRequest, MESSAGE_BYTES_MAX, NodeConnection, NodeListener, NodeReply,
-    NodeRequest, NodeStatus, OriginStatus, PENDING_MAX, PROTOCOL_VERSION, ReceivedRequest, Refusal,
-    RefusalCode, SampleCacheConnection, SampleCacheCounts, SampleCacheMemory, SampleCachePeer,
+    NodeRequest, NodeStatus, OriginStatus, PENDING_MAX, PROTOCOL_VERSION, PeerStatus, ReceivedRequest,
+    Refusal, RefusalCode, SampleCacheConnection, SampleCacheCounts, SampleCacheMemory, SampleCachePeer,
     SampleCacheReply, SampleCacheRequest, SentBytes, StatusRequest, StorageOptions, TierStatus, Welcome,
     WelcomeFacts,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use foresee_data_loader as core;
 use foresee_data_node::{
     AddressValues, AnswerCount, ConnectOptions, ConsumerStatus, NodeAddress, NodeDiscovery, NodeError,
-    NodeStatus,
+    NodeStatus, PeerStatus,
 };
 use foresee_units::Bytes;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -128,10 +128,29 @@ pub(crate) fn to_python<'py>(py: Python<'py>, status: &NodeStatus) -> PyResult<B
     origin.set_item("throttles", status.origin.throttles)?;
     origin.set_item("hedges", status.origin.hedges)?;
     all.set_item("origin", origin)?;
+    let peers = status.peers.as_ref().map(|peers| peers_to_python(py, peers)).transpose()?;
+    all.set_item("peers", peers)?;
     let consumers = status.consumers.iter().map(|consumer| consumer_to_python(py, consumer));
     all.set_item("consumers", consumers.collect::<PyResult<Vec<_>>>()?)?;
     all.set_item("omitted_consumers", status.omitted_consumers)?;
     Ok(all)
+}
+
+fn peers_to_python<'py>(py: Python<'py>, peers: &PeerStatus) -> PyResult<Bound<'py, PyDict>> {
+    let one = PyDict::new(py);
+    one.set_item("received", count_to_python(py, &peers.received)?)?;
+    one.set_item("sent", count_to_python(py, &peers.sent)?)?;
+    one.set_item("missing", peers.missing)?;
+    one.set_item("late", peers.late)?;
+    one.set_item("silent", peers.silent)?;
+    Ok(one)
+}
+
+fn count_to_python<'py>(py: Python<'py>, count: &AnswerCount) -> PyResult<Bound<'py, PyDict>> {
+    let one = PyDict::new(py);
+    one.set_item("samples", count.samples)?;
+    one.set_item("bytes", count.bytes)?;
+    Ok(one)
 }
 
 fn consumer_to_python<'py>(py: Python<'py>, consumer: &ConsumerStatus) -> PyResult<Bound<'py, PyDict>> {
@@ -143,12 +162,9 @@ fn consumer_to_python<'py>(py: Python<'py>, consumer: &ConsumerStatus) -> PyResu
     one.set_item("rank", consumer.rank)?;
     one.set_item("local_rank", consumer.local_rank)?;
     one.set_item("data_set", &consumer.data_set)?;
-    let counts = [("memory", consumer.memory), ("disk", consumer.disk), ("origin", consumer.origin)];
-    for (name, AnswerCount { samples, bytes }) in counts {
-        let count = PyDict::new(py);
-        count.set_item("samples", samples)?;
-        count.set_item("bytes", bytes)?;
-        one.set_item(name, count)?;
+    let ConsumerStatus { memory, disk, peers, origin, .. } = consumer;
+    for (name, count) in [("memory", memory), ("disk", disk), ("peers", peers), ("origin", origin)] {
+        one.set_item(name, count_to_python(py, count)?)?;
     }
     one.set_item("waiting", consumer.waiting)?;
     one.set_item("idle_ns", consumer.idle_nanos)?;

@@ -153,7 +153,7 @@ def _node(node: Mapping[str, Any] | None) -> list[str]:
     lines = [f"node      {_ROLES[node['role']]}, {shown_bytes(node['ram_bytes'])} of RAM{disk}{lost}"]
     host = node["host"]
     if host is not None:
-        answers = [one[place] for one in host["consumers"] for place in ("memory", "disk", "origin")]
+        answers = [one[place] for one in host["consumers"] for place in ("memory", "disk", "peers", "origin")]
         delivered, read = sum(each["bytes"] for each in answers), host["origin"]["bytes"]
         repeated = repeated_reads(host["origin"])
         lines.append(

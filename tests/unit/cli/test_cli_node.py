@@ -90,6 +90,7 @@ def test_the_status_has_a_row_per_consumer_and_the_totals() -> None:
             "memory": {"capacity_bytes": 64 * 10**9, "used_bytes": 10**9},
             "disk": {"capacity_bytes": 0, "used_bytes": 0},
             "origin": {"requests": 1000, "bytes": 10**9, "retries": 3, "throttles": 0, "hedges": 12},
+            "peers": None,
             "consumers": [consumer(), consumer(job="new\x1b[2J", hit_rate=None, data_set=None)],
             "omitted_consumers": 2,
         }
@@ -102,3 +103,29 @@ def test_the_status_has_a_row_per_consumer_and_the_totals() -> None:
         "memory    1 GB of 64 GB\ndisk      none\norigin    1 GB in 1,000 reads (3 retries, 12 hedges)"
         in text
     )
+
+
+def test_the_status_shows_what_is_exchanged_with_other_nodes() -> None:
+    peers = {
+        "received": {"samples": 1200, "bytes": 3 * 10**9},
+        "sent": {"samples": 7, "bytes": 10**6},
+        "missing": 2,
+        "late": 0,
+        "silent": 1,
+    }
+    facts = {
+        "foresee": "0.1.0",
+        "pid": 7,
+        "uptime_seconds": 60,
+        "memory": {"capacity_bytes": 64 * 10**9, "used_bytes": 10**9},
+        "disk": {"capacity_bytes": 0, "used_bytes": 0},
+        "origin": {"requests": 1000, "bytes": 10**9, "retries": 0, "throttles": 0, "hedges": 0},
+        "peers": peers,
+        "consumers": [consumer()],
+        "omitted_consumers": 0,
+    }
+    text = status.report(facts)
+    assert (
+        "\npeers     3 GB in 1,200 samples received, 1 MB in 7 samples sent (2 missing, 1 silent)\n" in text
+    )
+    assert "\npeers" not in status.report({**facts, "peers": None})

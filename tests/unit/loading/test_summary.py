@@ -121,7 +121,7 @@ def node(**changes: Any) -> dict[str, Any]:
     def count(size: int) -> dict[str, int]:
         return {"samples": 1, "bytes": size}
 
-    consumer = {"memory": count(5_000), "disk": count(3_000), "origin": count(2_000)}
+    consumer = {"memory": count(4_000), "disk": count(3_000), "peers": count(1_000), "origin": count(2_000)}
     origin = {"requests": 2, "bytes": 4_000, "retries": 1, "throttles": 0, "hedges": 0}
     host = {"consumers": [consumer, consumer], "origin": origin}
     one = {"role": "rank_consumer", "attached": True, "ram_bytes": 10**9, "disk_bytes": 0, "host": host}

@@ -31,7 +31,6 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use foresee_data_fetch::peers::PeerCounts;
 use foresee_data_node::{
     ConnectOptions, ListenerOptions, NodeAddress, NodeError, NodeListener, NodeStatus, SAMPLE_ALIGN,
     SlabMemory, SlabOptions,
@@ -230,11 +229,6 @@ impl NodeHost {
     /// Its state.
     pub fn status(&self) -> NodeStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).to_message(&self.facts)
-    }
-
-    /// What it has exchanged with the other nodes of a [job](Self::join_job); `None` before that.
-    pub fn peer_counts(&self) -> Option<PeerCounts> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).peers
     }
 
     /// Wait up to `timeout` for the next event; `None` if there was none.

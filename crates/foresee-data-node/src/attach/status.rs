@@ -32,6 +32,8 @@ pub struct NodeStatus {
     pub disk: TierStatus,
     /// Reads of all origins since the start.
     pub origin: OriginStatus,
+    /// The exchange of samples with other nodes of a job; `None` without one.
+    pub peers: Option<PeerStatus>,
     /// The attached consumers.
     pub consumers: Vec<ConsumerStatus>,
     /// Consumers that are left out of the list because the message is full.
@@ -62,6 +64,21 @@ pub struct OriginStatus {
     pub hedges: u64,
 }
 
+/// Samples that a host has exchanged with other nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Samples received.
+    pub received: AnswerCount,
+    /// Samples sent.
+    pub sent: AnswerCount,
+    /// Reads for which another node should have had the sample, and had not.
+    pub missing: u64,
+    /// Reads for which another node was too slow.
+    pub late: u64,
+    /// Reads for which another node was silent or not connected.
+    pub silent: u64,
+}
+
 /// One consumer of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerStatus {
@@ -83,6 +100,8 @@ pub struct ConsumerStatus {
     pub memory: AnswerCount,
     /// Answers read from disk.
     pub disk: AnswerCount,
+    /// Answers received from other nodes.
+    pub peers: AnswerCount,
     /// Answers read from the origin.
     pub origin: AnswerCount,
     /// Samples that are requested and not answered yet.

@@ -216,6 +216,14 @@ impl NodePlanner {
         self.settle(entry);
     }
 
+    /// Another node has sent an entry that is being read: the read has ended.
+    pub fn handle_received(&mut self, entry: EntryId, now: Nanos) {
+        if let Some(ActiveEntry { read: Some((source, _)), .. }) = self.active.get_mut(&entry.0) {
+            *source = Source::Peer;
+        }
+        self.handle_read(entry, ReadOutcome::Ok, now);
+    }
+
     /// A write to the disk has ended. A failed one of an entry that was to leave the memory evicts it there, unless it is in
     /// use. Ignored if none is in flight.
     pub fn handle_stored(&mut self, entry: EntryId, outcome: ReadOutcome, now: Nanos) {

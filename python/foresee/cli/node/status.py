@@ -64,13 +64,14 @@ def _query(socket: str | None) -> dict[str, Any]:
 
 
 def _with_savings(consumer: dict[str, Any]) -> dict[str, Any]:
-    hits = consumer["memory"]["samples"] + consumer["disk"]["samples"]
+    saved = [consumer[source] for source in ("memory", "disk", "peers")]
+    hits = sum(source["samples"] for source in saved)
     samples = hits + consumer["origin"]["samples"]
     return {
         **consumer,
         "samples": samples,
         "hit_rate": hits / samples if samples else None,
-        "saved_bytes": consumer["memory"]["bytes"] + consumer["disk"]["bytes"],
+        "saved_bytes": sum(source["bytes"] for source in saved),
     }
 
 
@@ -107,9 +108,25 @@ def report(facts: dict[str, Any]) -> str:
             f"memory    {space(facts['memory'])}",
             f"disk      {disk}",
             f"origin    {shown_bytes(origin['bytes'])} in {origin['requests']:,} reads{repeated}",
+            *_exchanged(facts["peers"]),
             f"host      process {facts['pid']}, Foresee {facts['foresee']}, up {facts['uptime_seconds']:,} s",
         ]
     )
+
+
+def _exchanged(peers: dict[str, Any] | None) -> list[str]:
+    """Return the line about other nodes, if samples are exchanged with any."""
+    from foresee._loading.summary import shown_bytes
+
+    if peers is None:
+        return []
+    moved = (
+        f"{shown_bytes(peers[name]['bytes'])} in {peers[name]['samples']:,} samples {name}"
+        for name in ("received", "sent")
+    )
+    names = ("missing", "late", "silent")
+    failed = ", ".join(f"{peers[name]:,} {name}" for name in names if peers[name])
+    return [f"peers     {', '.join(moved)}{f' ({failed})' if failed else ''}"]
 
 
 def _printable(text: str) -> str:

@@ -25,6 +25,7 @@ pub(super) struct Served {
 pub(super) struct ServedBySource {
     pub(super) memory: Served,
     pub(super) disk: Served,
+    pub(super) peers: Served,
     pub(super) origin: Served,
 }
 
@@ -177,6 +178,7 @@ impl HostConsumer {
     ) {
         let served = match source {
             Source::Disk => &mut self.served.disk,
+            Source::Peer => &mut self.served.peers,
             Source::Origin => &mut self.served.origin,
             _ => &mut self.served.memory,
         };

@@ -3,7 +3,7 @@
 
 use foresee_data_fetch::Repeats;
 use foresee_data_fetch::peers::PeerCounts;
-use foresee_data_node::{AnswerCount, ConsumerStatus, NodeStatus, OriginStatus, TierStatus};
+use foresee_data_node::{AnswerCount, ConsumerStatus, NodeStatus, OriginStatus, PeerStatus, TierStatus};
 use foresee_units::{Bytes, Nanos};
 
 use super::consumer::{Served, ServedBySource};
@@ -43,6 +43,7 @@ impl HostStatus {
     /// The same for a reader in another process.
     pub(super) fn to_message(&self, facts: &HostFacts) -> NodeStatus {
         let Repeats { retries, throttles, hedges } = self.repeats;
+        let count = |samples, bytes: Bytes| AnswerCount { samples, bytes: bytes.get() };
         let (bytes, requests) = (self.origin.bytes.get(), self.origin.samples);
         NodeStatus {
             foresee: facts.foresee.clone(),
@@ -51,6 +52,13 @@ impl HostStatus {
             memory: TierStatus { capacity: facts.ram.get(), used: self.memory_used.get() },
             disk: TierStatus { capacity: facts.disk.get(), used: self.disk_used.get() },
             origin: OriginStatus { bytes, requests, retries, throttles, hedges },
+            peers: self.peers.map(|counts| PeerStatus {
+                received: count(counts.received, counts.received_bytes),
+                sent: count(counts.sent, counts.sent_bytes),
+                missing: counts.missing,
+                late: counts.late,
+                silent: counts.silent,
+            }),
             consumers: self.consumers.iter().map(ConsumerState::to_message).collect(),
             omitted_consumers: 0,
         }
@@ -82,6 +90,7 @@ impl ConsumerState {
             data_set: self.data_set.clone(),
             memory: count(self.served.memory),
             disk: count(self.served.disk),
+            peers: count(self.served.peers),
             origin: count(self.served.origin),
             waiting: self.waiting,
             idle_nanos: self.silent_for.get(),

@@ -110,3 +110,15 @@ fn an_entry_stays_in_memory_while_it_is_sent() {
     node.handle_sent(EntryId(0));
     assert_eq!(actions(&mut node, 0), [evict(0, NodeTier::Memory), read(1, Source::Origin, 5)]);
 }
+
+#[test]
+fn an_entry_that_was_to_be_read_from_the_origin_may_come_from_another_node() {
+    let mut node = node(2, 0, &[1, 1], &[&[0, 1]]);
+    request(&mut node, A, 0, 5);
+    assert_eq!(actions(&mut node, 0), [read(0, Source::Origin, 5)]);
+    node.handle_received(EntryId(0), ms(0));
+    assert_eq!(actions(&mut node, 0), [answer(A, 0, 0, Source::Peer)]);
+    node.handle_received(EntryId(1), ms(0));
+    assert_eq!(actions(&mut node, 0), [], "it was not being read");
+    assert_eq!(tiers(&node, 1), [false, false]);
+}

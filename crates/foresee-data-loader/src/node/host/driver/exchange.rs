@@ -306,7 +306,8 @@ impl HostDriver {
                 one.exchange.handle_bytes(node, bytes, now);
                 if one.exchange.handle_received(node, sample, now) && one.reads.remove(&sample).is_some() {
                     let entry = one.entry(sample);
-                    self.end_read(entry, ReadOutcome::Ok);
+                    self.planner.handle_received(entry, now);
+                    self.note_read_end(entry, ReadOutcome::Ok, now);
                 }
             }
             MeshEvent::Sent(sample) => {

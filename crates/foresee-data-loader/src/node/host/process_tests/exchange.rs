@@ -125,11 +125,13 @@ impl Job {
     /// Check that samples were read from the origin once, or again where another node was late: a busy machine is.
     fn check_origin(&self) {
         let requests = || self.nodes.iter().map(|node| node.host.status().origin.requests).sum::<u64>();
-        let counts = || self.nodes.iter().filter_map(|node| node.host.peer_counts());
-        let received = || counts().map(|one| one.received).sum::<u64>();
+        let counts = || self.nodes.iter().filter_map(|node| node.host.status().peers);
+        let received = || counts().map(|one| one.received.samples).sum::<u64>();
         // The status may be older than the last answer.
         wait_until("all reads are counted", || requests() >= self.samples && received() > self.samples / 4);
         let again: u64 = counts().map(|one| one.missing + one.late + one.silent).sum();
+        let answered = |node: &JobNode| node.host.status().consumers[0].peers.samples;
+        assert!(self.nodes.iter().map(answered).sum::<u64>() > self.samples / 4);
         assert!(requests() <= self.samples + again, "{} of {} + {again}", requests(), self.samples);
     }
 }

@@ -92,6 +92,8 @@ pub(crate) struct SimNode {
     pub(crate) reading: BTreeSet<u32>,
     /// Reads of the origin in flight, by entry: how often each was read.
     pub(crate) origin_reads: BTreeMap<u32, u64>,
+    /// Samples in memory that are on their way, by number: to which node, and which.
+    pub(crate) sending: BTreeMap<u64, (usize, u32)>,
     pub(crate) is_gone: bool,
     pub(crate) frozen_until: Nanos,
     pub(crate) disk_time: Nanos,
@@ -143,6 +145,7 @@ impl SimNode {
             ranks: (0..setup.ranks_per_node).map(|_| rank()).collect(),
             reading: BTreeSet::new(),
             origin_reads: BTreeMap::new(),
+            sending: BTreeMap::new(),
             is_gone: false,
             frozen_until: Nanos::ZERO,
             disk_time: Nanos::from_millis(3),
@@ -205,6 +208,13 @@ impl SimNode {
             for &access in rank.waiting.range(..rank.consumed + setup.batch as u64) {
                 self.planner.handle_deadline(consumer(local), access, now, now);
             }
+        }
+    }
+
+    /// A sample has left the node's memory, or will not.
+    pub(crate) fn end_sending(&mut self, number: u64) {
+        if let Some((_, entry)) = self.sending.remove(&number) {
+            self.planner.handle_sent(EntryId(entry));
         }
     }
 

@@ -27,7 +27,7 @@ enum Event {
     Connect(usize, usize),
     Message { from: usize, to: usize, connection: u64, message: PeerMessage },
     Sample { from: usize, to: usize, connection: u64, sample: SampleId },
-    Sent { from: usize, to: usize, connection: u64, sample: SampleId },
+    Sent { from: usize, to: usize, connection: u64, number: u64, sample: SampleId },
     OriginDone { node: usize, entry: u32 },
     DiskDone { node: usize, entry: u32 },
     StoreDone { node: usize, entry: u32 },
@@ -185,11 +185,15 @@ impl World {
                     let exchange = &mut self.nodes[to].exchange;
                     exchange.handle_bytes(node_index(from), size, now);
                     if exchange.handle_received(node_index(from), sample, now) {
-                        self.end_read(to, entry(sample), ReadOutcome::Ok);
+                        let one = &mut self.nodes[to];
+                        assert!(one.reading.remove(&entry(sample)), "node {to} was not reading {sample}");
+                        one.planner.handle_received(EntryId(entry(sample)), now);
+                        one.exchange.handle_read_end(sample, size, true, now);
                     }
                 }
             }
-            Event::Sent { from, to, connection, sample } => {
+            Event::Sent { from, to, connection, number, sample } => {
+                self.nodes[from].end_sending(number);
                 if self.links.connection((from, to)) == Some(connection) {
                     let size = self.size(sample);
                     self.nodes[from].exchange.handle_sent(node_index(to), sample, size);
@@ -348,10 +352,14 @@ impl World {
         if one.misbehaves == Some(Fault::Withhold) {
             return;
         }
-        let begins = if is_slow { now + one.disk_time } else { now };
+        self.count += 1;
+        let (number, begins) = (self.count, if is_slow { now + one.disk_time } else { now });
+        if one.planner.handle_sending(EntryId(entry(sample))) {
+            one.sending.insert(number, (to, entry(sample)));
+        }
         let connection = self.links.connection((from, to)).expect("the exchange knows what is connected");
         let (left, arrives) = self.links.send((from, to), size.get(), begins);
-        self.at(left, Event::Sent { from, to, connection, sample });
+        self.at(left, Event::Sent { from, to, connection, number, sample });
         self.at(arrives, Event::Sample { from, to, connection, sample });
     }
 
@@ -368,7 +376,12 @@ impl World {
     fn disconnect(&mut self, (a, b): (usize, usize)) {
         if self.links.disconnect((a, b)) {
             for (node, other) in [(a, b), (b, a)] {
-                self.nodes[node].exchange.handle_disconnected(node_index(other), self.now);
+                let one = &mut self.nodes[node];
+                one.exchange.handle_disconnected(node_index(other), self.now);
+                let to_other = one.sending.iter().filter(|(_, (to, _))| *to == other);
+                for number in to_other.map(|(&number, _)| number).collect::<Vec<_>>() {
+                    one.end_sending(number);
+                }
             }
         }
     }

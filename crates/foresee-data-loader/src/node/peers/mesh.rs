@@ -55,8 +55,8 @@ pub(crate) enum MeshEvent {
     Bytes(Bytes),
     /// A sample is in the memory of its read; with the bytes that have arrived last.
     Received(SampleId, Bytes),
-    /// The bytes of a sample are not needed any more.
-    Sent(SampleId),
+    /// The bytes of the sample that was sent with this number are not needed any more.
+    Sent(u64),
 }
 
 /// Receives events, from several threads.
@@ -185,11 +185,17 @@ impl Mesh {
         }
     }
 
-    /// Send a sample to a node. Returns `false` if it is not connected; otherwise [`MeshEvent::Sent`] or
+    /// Send a sample to a node, with a number of the caller. Returns `false` if it is not connected; otherwise [`MeshEvent::Sent`] or
     /// [`MeshEvent::Disconnected`] says when its bytes are not needed any more.
-    pub(crate) fn send_sample(&self, node: NodeIndex, sample: SampleId, payload: Payload) -> bool {
+    pub(crate) fn send_sample(
+        &self,
+        node: NodeIndex,
+        number: u64,
+        sample: SampleId,
+        payload: Payload,
+    ) -> bool {
         let live = self.live(node);
-        live.map(|live| live.queue.sample(sample, payload)).is_some()
+        live.map(|live| live.queue.sample(number, sample, payload)).is_some()
     }
 
     /// Receive a sample from a node into this memory; without effect if it is not connected.
@@ -316,7 +322,7 @@ impl Peer {
         let (node, events, ended) = (self.node, Arc::clone(&self.events), link.clone());
         let sending = start_thread(format!("foresee-send-{node}"), move || {
             // Why it cannot be sent is what the receiving half reports.
-            let _ = outbox.run(&mut sender, |sample| events(node, MeshEvent::Sent(sample)));
+            let _ = outbox.run(&mut sender, |number| events(node, MeshEvent::Sent(number)));
             ended.shutdown();
         });
         let why = match &sending {

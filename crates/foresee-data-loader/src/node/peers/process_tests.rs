@@ -29,7 +29,7 @@ impl Log {
                 MeshEvent::Message(message) => format!("{node}: {message:?}"),
                 MeshEvent::Bytes(_) => return,
                 MeshEvent::Received(sample, _) => format!("{node}: received {sample}"),
-                MeshEvent::Sent(sample) => format!("{node}: sent {sample}"),
+                MeshEvent::Sent(number) => format!("{node}: sent {number}"),
             };
             log.0.lock().expect("no panic").push(text);
         })
@@ -95,6 +95,7 @@ fn nodes_exchange_messages_and_samples() {
             meshes[usize::from(from)].send(node(to), PeerMessage::Offer(sample));
             assert!(meshes[usize::from(from)].send_sample(
                 node(to),
+                9,
                 sample,
                 Payload::from_vec(large.clone())
             ));
@@ -102,7 +103,7 @@ fn nodes_exchange_messages_and_samples() {
             log.wait_for(&format!("{from}: received {sample}"));
             assert_eq!(log.count(&format!("{from}: Offer(SampleId({sample}))")), 1, "it arrived before");
             assert!(scratch.into_bytes().expect("it is complete") == large);
-            logs[usize::from(from)].wait_for(&format!("{to}: sent {sample}"));
+            logs[usize::from(from)].wait_for(&format!("{to}: sent 9"));
         }
         let request = PeerRequest { sample: SampleId(1), position: 9, deadline: Nanos::MAX };
         meshes[1].send(NodeIndex(0), PeerMessage::Request(vec![request]));
@@ -116,7 +117,7 @@ fn a_sample_that_nobody_reads_is_dropped() {
     let (dest, scratch) = Dest::from_vec(vec![0; 5]);
     meshes[1].expect(NodeIndex(0), SampleId(3), dest);
     meshes[1].withdraw(NodeIndex(0), SampleId(3));
-    meshes[0].send_sample(NodeIndex(1), SampleId(3), Payload::from_vec(vec![1; 5]));
+    meshes[0].send_sample(NodeIndex(1), 0, SampleId(3), Payload::from_vec(vec![1; 5]));
     meshes[0].send(NodeIndex(1), PeerMessage::Passed(8));
     logs[1].wait_for("0: Passed(8)");
     assert_eq!(logs[1].count("received"), 0);
@@ -128,7 +129,7 @@ fn a_node_that_ends_says_so_and_may_come_back() {
     let (mut meshes, logs, addresses) = meshes(2, |_| ());
     drop(meshes.pop());
     logs[0].wait_for("1 disconnected: it has ended: the node's cache closes");
-    assert!(!meshes[0].send_sample(NodeIndex(1), SampleId(3), Payload::from_vec(vec![1; 5])));
+    assert!(!meshes[0].send_sample(NodeIndex(1), 0, SampleId(3), Payload::from_vec(vec![1; 5])));
     let again = Log::default();
     let _second = bind(options(1, 2)).connect(&addresses, &again.events()).expect("threads");
     again.wait_for("0 connected");

@@ -16,7 +16,8 @@ use crate::node::now;
 #[derive(Debug)]
 enum Outgoing {
     Message(PeerMessage),
-    Sample(SampleId, Payload),
+    /// With the caller's number.
+    Sample(u64, SampleId, Payload),
     /// The last one: an orderly end, or a fault of the other node.
     End(Result<String, Fault>),
 }
@@ -40,9 +41,9 @@ impl SendQueue {
         self.push(Outgoing::Message(message));
     }
 
-    /// Send a sample, whose bytes must not change before it is reported as sent, or the connection as ended.
-    pub(super) fn sample(&self, sample: SampleId, payload: Payload) {
-        self.push(Outgoing::Sample(sample, payload));
+    /// Send a sample, whose bytes must not change before this number is reported as sent, or the connection as ended.
+    pub(super) fn sample(&self, number: u64, sample: SampleId, payload: Payload) {
+        self.push(Outgoing::Sample(number, sample, payload));
     }
 
     /// End the connection.
@@ -57,8 +58,8 @@ impl SendQueue {
 }
 
 impl Outbox {
-    /// Send until the connection or the queue ends. `sent` is told of each sample whose bytes are no longer needed.
-    pub(super) fn run(self, sender: &mut FrameSender, sent: impl Fn(SampleId)) -> Result<(), WireError> {
+    /// Send until the connection or the queue ends. `sent` is told the number of each sample whose bytes are no longer needed.
+    pub(super) fn run(self, sender: &mut FrameSender, sent: impl Fn(u64)) -> Result<(), WireError> {
         while let Ok(outgoing) = self.0.recv() {
             match outgoing {
                 Outgoing::Message(message) => {
@@ -66,10 +67,10 @@ impl Outbox {
                         sender.send_message(&Message::Samples(message), 0, patience())?;
                     }
                 }
-                Outgoing::Sample(sample, payload) => {
+                Outgoing::Sample(number, sample, payload) => {
                     send_sample(sender, sample, &payload)?;
                     drop(payload);
-                    sent(sample);
+                    sent(number);
                 }
                 Outgoing::End(reason) => {
                     let message = match reason {

@@ -37,11 +37,9 @@ pub(super) struct HostExchange {
     mesh: Mesh,
     /// Reads that the exchange decides about, with their memory.
     reads: BTreeMap<SampleId, ExchangeRead>,
-    /// Samples whose bytes are on their way.
-    sending: BTreeMap<(NodeIndex, SampleId), Sending>,
-    /// Reads of the disk for samples to be sent, by their number.
-    disk_reads: BTreeMap<u64, (NodeIndex, SampleId, Arc<Scratch>)>,
-    disk_reads_begun: u64,
+    /// Samples whose bytes are on their way, by number.
+    sending: BTreeMap<u64, Sending>,
+    sendings_begun: u64,
     /// The thread that draws epochs, and whether it does so.
     drawing: Sender<WantedEpoch>,
     is_drawing: bool,
@@ -57,12 +55,22 @@ struct ExchangeRead {
     range: SlabRange,
 }
 
+/// A sample that is sent.
+#[derive(Debug)]
+struct Sending {
+    node: NodeIndex,
+    sample: SampleId,
+    from: SentFrom,
+}
+
 /// Where the bytes of a sample are that is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sending {
+#[derive(Debug)]
+enum SentFrom {
     /// In the memory of the cache, where the entry stays.
     Memory,
-    /// In memory of their own, or being read from the disk.
+    /// They are being read from the disk to this memory.
+    Disk(Arc<Scratch>),
+    /// In memory of their own.
     Copy,
 }
 
@@ -152,8 +160,7 @@ impl HostDriver {
             mesh,
             reads: BTreeMap::new(),
             sending: BTreeMap::new(),
-            disk_reads: BTreeMap::new(),
-            disk_reads_begun: 0,
+            sendings_begun: 0,
             drawing,
             is_drawing: false,
             origin_time: Nanos::ZERO,
@@ -289,12 +296,10 @@ impl HostDriver {
             MeshEvent::Disconnected(why) => {
                 let fields = vec![("node", node.to_string()), ("why", why)];
                 self.shared.log.add("node disconnected", None, fields);
-                let ended: Vec<_> = one.sending.keys().copied().filter(|&(to, _)| to == node).collect();
-                for (node, sample) in ended {
-                    self.end_sending(node, sample);
-                }
-                if let Some(one) = &mut self.exchange {
-                    one.exchange.handle_disconnected(node, now);
+                one.exchange.handle_disconnected(node, now);
+                let to_node = one.sending.iter().filter(|(_, sending)| sending.node == node);
+                for number in to_node.map(|(&number, _)| number).collect::<Vec<_>>() {
+                    self.end_sending(number);
                 }
             }
             MeshEvent::Message(message) => {
@@ -310,22 +315,24 @@ impl HostDriver {
                     self.note_read_end(entry, ReadOutcome::Ok, now);
                 }
             }
-            MeshEvent::Sent(sample) => {
-                let size = one.size(sample);
-                self.end_sending(node, sample);
-                if let Some(one) = &mut self.exchange {
-                    one.exchange.handle_sent(node, sample, size);
+            MeshEvent::Sent(number) => {
+                if let Some(Sending { node, sample, .. }) = self.end_sending(number)
+                    && let Some(one) = &mut self.exchange
+                {
+                    one.exchange.handle_sent(node, sample, one.size(sample));
                 }
             }
         }
     }
 
     /// The bytes of a sample are not needed any more.
-    fn end_sending(&mut self, node: NodeIndex, sample: SampleId) {
-        let Some(one) = &mut self.exchange else { return };
-        if one.sending.remove(&(node, sample)) == Some(Sending::Memory) {
-            self.planner.handle_sent(one.entry(sample));
+    fn end_sending(&mut self, number: u64) -> Option<Sending> {
+        let one = self.exchange.as_mut()?;
+        let sending = one.sending.remove(&number)?;
+        if let SentFrom::Memory = sending.from {
+            self.planner.handle_sent(one.entry(sending.sample));
         }
+        Some(sending)
     }
 
     // ---- actions of the exchange
@@ -421,14 +428,15 @@ impl HostDriver {
     /// Send a sample from the memory, or read it from the disk first.
     fn send_sample(&mut self, node: NodeIndex, sample: SampleId, size: Bytes) {
         let Some(one) = &mut self.exchange else { return };
-        let entry = one.entry(sample);
+        let (entry, number) = (one.entry(sample), one.sendings_begun);
+        one.sendings_begun += 1;
         if self.planner.handle_sending(entry) {
             let payload = self.places.payload(entry, size);
-            if payload.is_some_and(|payload| one.mesh.send_sample(node, sample, payload)) {
-                one.sending.insert((node, sample), Sending::Memory);
-            } else {
-                // The end of the connection is on its way here.
-                self.planner.handle_sent(entry);
+            // Without a connection, its end is on its way here.
+            let is_sent = payload.is_some_and(|payload| one.mesh.send_sample(node, number, sample, payload));
+            one.sending.insert(number, Sending { node, sample, from: SentFrom::Memory });
+            if !is_sent {
+                self.end_sending(number);
             }
             return;
         }
@@ -437,10 +445,7 @@ impl HostDriver {
             Some(disk) => {
                 let len = usize::try_from(size.get()).expect("a sample fits into memory");
                 let (dest, scratch) = Dest::from_vec(vec![0; len]);
-                let number = one.disk_reads_begun;
-                one.disk_reads_begun += 1;
-                one.disk_reads.insert(number, (node, sample, scratch));
-                one.sending.insert((node, sample), Sending::Copy);
+                one.sending.insert(number, Sending { node, sample, from: SentFrom::Disk(scratch) });
                 let (ticket, key) = (TicketOwner::PeerRead.ticket(number), data_set.key(entry));
                 disk.submit(Op::Read { ticket, key, offset: 0, dest });
             }
@@ -451,15 +456,16 @@ impl HostDriver {
     /// A sample was read from the disk to be sent.
     pub(super) fn handle_peer_read(&mut self, number: u64, outcome: ReadOutcome) {
         let Some(one) = &mut self.exchange else { return };
-        let Some((node, sample, scratch)) = one.disk_reads.remove(&number) else { return };
+        // None if the connection has ended.
+        let Some(Sending { node, sample, from }) = one.sending.remove(&number) else { return };
+        let SentFrom::Disk(scratch) = from else { return };
         let size = one.size(sample);
-        let bytes = scratch.into_bytes().ok().filter(|_| outcome == ReadOutcome::Ok);
-        if let Some(bytes) = bytes {
-            // If the connection has ended, its end is on its way here.
-            let _ = one.mesh.send_sample(node, sample, Payload::from_vec(bytes));
+        if let Some(bytes) = scratch.into_bytes().ok().filter(|_| outcome == ReadOutcome::Ok) {
+            if one.mesh.send_sample(node, number, sample, Payload::from_vec(bytes)) {
+                one.sending.insert(number, Sending { node, sample, from: SentFrom::Copy });
+            }
             return;
         }
-        one.sending.remove(&(node, sample));
         one.exchange.handle_gone(node, sample, size);
         if outcome == ReadOutcome::Corrupt {
             let entry = one.entry(sample);

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foresee_data_fetch::peers::PeerMessage;
 use foresee_data_tier::{Dest, Payload};
@@ -21,8 +21,13 @@ use foresee_wire::{
 use super::receive::{Expected, ReceiveError, Received, receive};
 use super::send::{SendQueue, queue};
 
-/// Pause before another attempt to connect.
+/// Pause before another attempt to connect. Each one doubles it, up to a maximum, until a connection has lasted: two processes
+/// that take each other for the same node do so slowly.
 const RETRY: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+const STABLE: Duration = Duration::from_secs(10);
+/// Time to answer a node that has connected.
+const WELCOME_TIME: Duration = Duration::from_millis(200);
 /// Bytes that the system takes from a sender ahead of the link: a sample that becomes urgent waits for them.
 const SEND_BUFFER: Bytes = Bytes::new(1 << 20);
 
@@ -252,15 +257,16 @@ fn admit(peers: &[Option<Arc<Peer>>], options: &PeerOptions, arrival: Arrival) {
 impl Peer {
     /// Connect again and again, until it is closed.
     fn run(&self) {
-        let mut last_failure = None;
+        let (mut last_failure, mut pause) = (None, RETRY);
         while !self.state().is_closed {
+            let since = Instant::now();
             match self.next_connection() {
+                Ok(None) => return,
                 Ok(Some(connection)) => {
                     last_failure = None;
                     let why = self.serve(connection);
                     (self.events)(self.node, MeshEvent::Disconnected(why));
                 }
-                Ok(None) => {}
                 Err(why) => {
                     // The reason is reported once, and not at each attempt.
                     let why = why.to_string();
@@ -268,8 +274,15 @@ impl Peer {
                         (self.events)(self.node, MeshEvent::Disconnected(why.clone()));
                         last_failure = Some(why);
                     }
-                    self.pause();
                 }
+            }
+            if since.elapsed() >= STABLE {
+                pause = RETRY;
+            }
+            // The end that waits for connections needs no pause.
+            if self.address.is_some() {
+                self.pause(pause);
+                pause = (2 * pause).min(RETRY_MAX);
             }
         }
     }
@@ -296,7 +309,7 @@ impl Peer {
             if let Some(arrival) = state.arrival.take() {
                 drop(state);
                 let welcome = Welcome { session: self.session, ..Welcome::default() };
-                return arrival.welcome(welcome, Wait::within(RETRY)).map(Some);
+                return arrival.welcome(welcome, Wait::within(WELCOME_TIME)).map(Some);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -397,10 +410,10 @@ impl Peer {
         }
     }
 
-    fn pause(&self) {
+    fn pause(&self, time: Duration) {
         let state = self.state();
         if !state.is_closed {
-            drop(self.changed.wait_timeout(state, RETRY).unwrap_or_else(PoisonError::into_inner));
+            drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
         }
     }
 

@@ -7,7 +7,7 @@
 //! | `action` | identities, settings, actions, refusals |
 //! | `requests` | requests, answers, pins, and reports of reads |
 //! | `read_ahead` | reads of announced accesses before they are requested |
-//! | `reserved` | entries that other nodes read here |
+//! | `reserved` | entries that other nodes read here, or send |
 //! | `groups` | small neighbours that one read of the origin includes |
 //! | `pending` | the requests of one consumer by access number |
 //! | `space` | the next read, and the space for it in both tiers |

@@ -20,7 +20,7 @@ pub(super) struct ActiveEntry {
     /// Consumers and accesses that wait for it.
     waiters: Vec<(usize, u64)>,
     /// Source and deadline of the read in flight.
-    read: Option<(Source, Nanos)>,
+    pub(super) read: Option<(Source, Nanos)>,
 }
 
 /// A request that waits for the start of a read, in order of service.
@@ -214,14 +214,6 @@ impl NodePlanner {
             }
         }
         self.settle(entry);
-    }
-
-    /// Another node has sent an entry that is being read: the read has ended.
-    pub fn handle_received(&mut self, entry: EntryId, now: Nanos) {
-        if let Some(ActiveEntry { read: Some((source, _)), .. }) = self.active.get_mut(&entry.0) {
-            *source = Source::Peer;
-        }
-        self.handle_read(entry, ReadOutcome::Ok, now);
     }
 
     /// A write to the disk has ended. A failed one of an entry that was to leave the memory evicts it there, unless it is in

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entries that other nodes of a job read here, by the placement that all its nodes have planned.
+//! Entries that other nodes of a job read here, by the placement that all its nodes have planned, and entries that they send.
 
-use foresee_units::{Nanos, Source};
+use foresee_units::{Nanos, ReadOutcome, Source};
 
 use super::NodePlanner;
 use super::action::EntryId;
@@ -47,6 +47,14 @@ impl NodePlanner {
         let deadline = self.start_waiting(entry);
         self.note_read(entry, Source::Peer, deadline);
         true
+    }
+
+    /// Another node has sent an entry that is being read: the read has ended.
+    pub fn handle_received(&mut self, entry: EntryId, now: Nanos) {
+        if let Some((source, _)) = self.active.get_mut(&entry.0).and_then(|active| active.read.as_mut()) {
+            *source = Source::Peer;
+        }
+        self.handle_read(entry, ReadOutcome::Ok, now);
     }
 
     /// The bytes of an entry in memory are sent to another node: it stays in memory until [`handle_sent`](Self::handle_sent).

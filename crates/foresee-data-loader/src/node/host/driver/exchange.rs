@@ -53,6 +53,8 @@ pub(super) struct HostExchange {
 struct ExchangeRead {
     planned: Option<PlannedRead>,
     range: SlabRange,
+    /// The node of which it was requested, and which may send into the memory until that is withdrawn.
+    requested: Option<NodeIndex>,
 }
 
 /// A sample that is sent.
@@ -116,11 +118,25 @@ impl HostExchange {
     fn size(&self, sample: SampleId) -> Bytes {
         self.data.index().size(sample)
     }
+
+    /// Take a read with its memory, which no node sends into any more, whatever it has said.
+    fn end_read(&mut self, sample: SampleId) -> Option<ExchangeRead> {
+        let read = self.reads.remove(&sample)?;
+        if let Some(node) = read.requested {
+            self.mesh.withdraw(node, sample);
+        }
+        Some(read)
+    }
 }
 
 impl HostDriver {
     /// Begin to exchange samples, now or when the data set is opened.
     pub(super) fn join_job(&mut self, joining: Box<JoiningJob>) {
+        if self.exchange.is_some() {
+            let why = "this host exchanges the samples of another job already".to_owned();
+            self.shared.log.add("no exchange of samples", None, vec![("why", why)]);
+            return;
+        }
         let is_same =
             |index: &usize| self.data_sets[*index].data.index().file_fingerprint() == joining.job.fingerprint;
         let Some(index) = (0..self.data_sets.len()).find(is_same) else {
@@ -202,7 +218,7 @@ impl HostDriver {
         let found = self.exchange.as_mut().and_then(|one| Some((one.sample(read.entry)?, one)));
         let Some((sample, one)) = found else { return Some(range) };
         let size = one.size(sample);
-        one.reads.insert(sample, ExchangeRead { planned: Some(read), range });
+        one.reads.insert(sample, ExchangeRead { planned: Some(read), range, requested: None });
         one.exchange.handle_read(SampleRead { sample, size, deadline: read.deadline }, now);
         None
     }
@@ -262,19 +278,17 @@ impl HostDriver {
     fn end_exchange(&mut self, why: &str) {
         let Some(one) = &mut self.exchange else { return };
         one.is_over = true;
-        let reads = std::mem::take(&mut one.reads);
+        let samples: Vec<_> = one.reads.keys().copied().collect();
+        let ended = samples.into_iter().filter_map(|sample| Some((one.entry(sample), one.end_read(sample)?)));
+        let ended: Vec<_> = ended.collect();
         for node in one.exchange.plan().others() {
-            for &sample in reads.keys() {
-                one.mesh.withdraw(node, sample);
-            }
             one.mesh.refuse(node, why.to_owned());
         }
         for sample in (0..one.data.index().len()).map(SampleId) {
             self.planner.handle_reserved(one.entry(sample), false);
         }
-        let entries: Vec<_> = reads.into_iter().map(|(sample, read)| (one.entry(sample), read)).collect();
         self.shared.log.add("no exchange of samples", None, vec![("why", why.to_owned())]);
-        for (entry, read) in entries {
+        for (entry, read) in ended {
             match read.planned {
                 Some(planned) => self.read_origin(planned, read.range, now()),
                 None => self.end_read(entry, ReadOutcome::Cancelled),
@@ -367,7 +381,8 @@ impl HostDriver {
                 match &message {
                     PeerMessage::Request(requests) => {
                         for sample in requests.iter().map(|request| request.sample) {
-                            if let Some(read) = one.reads.get(&sample) {
+                            if let Some(read) = one.reads.get_mut(&sample) {
+                                read.requested = Some(node);
                                 // SAFETY: the range is this read's; nothing else accesses it before the sample is received
                                 // or withdrawn.
                                 one.mesh.expect(node, sample, unsafe { read.range.dest() });
@@ -381,15 +396,14 @@ impl HostDriver {
             }
             PeerAction::SendSample { node, sample, size } => self.send_sample(node, sample, size),
             PeerAction::ReadOrigin { sample } => {
-                let read = one.reads.remove(&sample);
-                if let Some(ExchangeRead { planned: Some(planned), range }) = read {
+                if let Some(ExchangeRead { planned: Some(planned), range, .. }) = one.end_read(sample) {
                     self.read_origin(planned, range, now);
                 }
             }
             PeerAction::Receive { sample } => self.receive_offer(sample, now),
             PeerAction::Abandon { sample } => {
                 let entry = one.entry(sample);
-                if one.reads.remove(&sample).is_some() {
+                if one.end_read(sample).is_some() {
                     self.end_read(entry, ReadOutcome::Cancelled);
                 }
             }
@@ -420,7 +434,7 @@ impl HostDriver {
         let Some(one) = &mut self.exchange else { return };
         let is_found = range.is_some();
         if let Some(range) = range {
-            one.reads.insert(sample, ExchangeRead { planned: None, range });
+            one.reads.insert(sample, ExchangeRead { planned: None, range, requested: None });
         }
         one.exchange.handle_space(sample, size, is_found, now);
     }

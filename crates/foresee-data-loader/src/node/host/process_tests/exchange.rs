@@ -3,11 +3,15 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use foresee_data_plan::JobShape;
 use foresee_testkit::Dice;
 use foresee_units::NodeIndex;
-use foresee_wire::{LinkOptions, Secret};
+use foresee_wire::{
+    DialOptions, Header, Hello as WireHello, Kind, LinkOptions, Message, Purpose, Role, SampleMessage,
+    SampleRequest, Secret, Wait, dial,
+};
 
 use super::*;
 use crate::node::PeerOptions;
@@ -29,6 +33,22 @@ struct JobNode {
     home: TempDir,
 }
 
+fn secret() -> Secret {
+    Secret::from_text("a secret of these tests").expect("long enough")
+}
+
+fn listener(own: u16, nodes: u16) -> PeerListener {
+    let options = PeerOptions {
+        job: "job".into(),
+        own: NodeIndex(own),
+        nodes,
+        secret: secret(),
+        tls: None,
+        link: LinkOptions::default(),
+    };
+    PeerListener::bind(options, (Ipv4Addr::LOCALHOST, 0).into()).expect("a free port")
+}
+
 /// The samples of all ranks in an epoch: a permutation, by step and rank.
 fn in_order(samples: u64, epoch: u64) -> Vec<u64> {
     let mut dice = Dice::new(epoch);
@@ -42,6 +62,17 @@ fn in_order(samples: u64, epoch: u64) -> Vec<u64> {
 impl Job {
     /// `samples`: a multiple of the samples in a step. `options`: of each host.
     fn new(nodes: u16, samples: u64, epochs: u64, options: impl Fn(&Path) -> NodeHostOptions) -> Self {
+        let job = Self::apart(nodes, samples, epochs, options);
+        let listeners: Vec<_> = (0..nodes).map(|own| listener(own, nodes)).collect();
+        let addresses: Vec<_> = listeners.iter().map(PeerListener::address).collect();
+        for (node, listener) in job.nodes.iter().zip(listeners) {
+            job.join(node, listener, &addresses);
+        }
+        job
+    }
+
+    /// The hosts, which do not exchange samples yet.
+    fn apart(nodes: u16, samples: u64, epochs: u64, options: impl Fn(&Path) -> NodeHostOptions) -> Self {
         let data = private_dir();
         for sample in 0..samples {
             std::fs::write(data.path().join(format!("{sample:06}")), bytes_of(sample)).expect("a file");
@@ -51,44 +82,24 @@ impl Job {
             let home = private_dir();
             JobNode { host: NodeHost::start(options(home.path())).expect("a host"), home }
         };
-        let nodes: Vec<_> = (0..nodes).map(node).collect();
-        let job = Self { nodes, index, data, samples, epochs };
-        job.join();
-        job
+        Self { nodes: (0..nodes).map(node).collect(), index, data, samples, epochs }
     }
 
-    fn join(&self) {
-        let count = u16::try_from(self.nodes.len()).expect("few");
-        let listeners = (0..count).map(|own| {
-            let options = PeerOptions {
-                job: "job".into(),
-                own: NodeIndex(own),
-                nodes: count,
-                secret: Secret::from_text("a secret of these tests").expect("long enough"),
-                tls: None,
-                link: LinkOptions::default(),
-            };
-            PeerListener::bind(options, (Ipv4Addr::LOCALHOST, 0).into()).expect("a free port")
-        });
-        let listeners: Vec<_> = listeners.collect();
-        let addresses: Vec<_> = listeners.iter().map(PeerListener::address).collect();
-        let largest = Bytes::new(SAMPLE as u64);
-        let capacities: Vec<_> = self.nodes.iter().map(|node| node.host.reservable(largest)).collect();
-        for (node, listener) in self.nodes.iter().zip(listeners) {
-            let (samples, epochs) = (self.samples, self.epochs);
-            let job = PeerJob {
-                fingerprint: self.index.file_fingerprint(),
-                addresses: addresses.clone(),
-                capacities: capacities.clone(),
-                shape: JobShape { nodes: (0..count).map(NodeIndex).collect(), batch: BATCH },
-                horizon: 2,
-                draw: Box::new(move |epoch| {
-                    let all = (epoch < epochs).then(|| in_order(samples, epoch))?;
-                    Some(all.into_iter().map(SampleId).collect())
-                }),
-            };
-            node.host.join_job(job, listener);
-        }
+    fn join(&self, node: &JobNode, listener: PeerListener, addresses: &[std::net::SocketAddr]) {
+        let count = u16::try_from(addresses.len()).expect("few");
+        let (samples, epochs) = (self.samples, self.epochs);
+        let job = PeerJob {
+            fingerprint: self.index.file_fingerprint(),
+            addresses: addresses.to_vec(),
+            capacities: vec![node.host.reservable(Bytes::new(SAMPLE as u64)); addresses.len()],
+            shape: JobShape { nodes: (0..count).map(NodeIndex).collect(), batch: BATCH },
+            horizon: 2,
+            draw: Box::new(move |epoch| {
+                let all = (epoch < epochs).then(|| in_order(samples, epoch))?;
+                Some(all.into_iter().map(SampleId).collect())
+            }),
+        };
+        node.host.join_job(job, listener);
     }
 
     fn attach(&self, rank: usize) -> TestConsumer {
@@ -202,4 +213,83 @@ fn a_rank_that_continues_elsewhere_ends_the_exchange() {
             all.contains(&"no exchange of samples")
         });
     }
+}
+
+/// Deny every sample that a host requests, until it has requested one and `is_over`; returns the first.
+fn deny(connection: &mut foresee_wire::Connection, is_over: impl Fn() -> bool) -> u64 {
+    let (mut denied, wait) = (None, || Wait::within(WATCHDOG));
+    let mut say =
+        |message| connection.sender.send_message(&Message::Samples(message), 0, wait()).expect("sent");
+    loop {
+        // It is alive.
+        say(SampleMessage::Passed(0));
+        match connection.receiver.next_message(Wait::within(Duration::from_millis(20))) {
+            Ok(Some(Message::Samples(SampleMessage::Request(requests)))) => {
+                for SampleRequest { sample, .. } in requests {
+                    denied = denied.or(Some(sample));
+                    say(SampleMessage::Missing(sample));
+                }
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the host has ended the connection"),
+            Err(why) => assert!(why.is_late(), "{why}"),
+        }
+        if let Some(denied) = denied.filter(|_| is_over()) {
+            return denied;
+        }
+    }
+}
+
+#[test]
+fn a_sample_that_was_denied_and_is_sent_nevertheless_changes_no_memory() {
+    let job = Job::apart(1, 16, 1000, |home| host_options(home, 4 << 20));
+    let listener = listener(0, 2);
+    let address = listener.address();
+    job.join(&job.nodes[0], listener, &[address, address]);
+    let mut rank = job.attach(0);
+    let hello = WireHello { target: 0, ..WireHello::new(Purpose::Samples, Role::Data, "job", 1, 2) };
+    let wait = || Wait::within(WATCHDOG);
+    // The host listens for nodes once it has the data set.
+    let mut connection = dial(address, hello, &secret(), &DialOptions::default(), wait()).expect("admitted");
+    let (has_denied, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let denied = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let denied = deny(&mut connection, || {
+                has_denied.store(true, Ordering::Relaxed);
+                is_over.load(Ordering::Relaxed)
+            });
+            (connection, denied)
+        });
+        // One epoch more than needed for a sample to be denied.
+        let mut epoch = 0;
+        let mut left = 2;
+        while left > 0 {
+            let all = in_order(16, epoch);
+            let batches: Vec<_> = all.chunks(BATCH).step_by(2).collect();
+            rank.announce(&batches.concat());
+            for (number, batch) in (epoch << 32..).zip(batches) {
+                rank.request(number, batch);
+                rank.copy(number, batch);
+                rank.release(number, &[]);
+            }
+            epoch += 1;
+            left -= u64::from(has_denied.load(Ordering::Relaxed));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        other.join().expect("no panic")
+    });
+    let (mut connection, sample) = denied;
+    let wrong = vec![0xAA; SAMPLE];
+    let header = Header::sample(sample, 0, u32::try_from(SAMPLE).expect("small")).sealed(&wrong);
+    connection.sender.send_all(&header, &wrong, wait()).expect("sent");
+    // The host answers after it has received that.
+    let request = SampleRequest { sample, position: 0, within: None };
+    let request = Message::Samples(SampleMessage::Request(vec![request]));
+    connection.sender.send_message(&request, 0, wait()).expect("sent");
+    while connection.receiver.header(wait()).expect("alive").expect("alive").kind != Kind::Sample {
+        connection.receiver.discard(wait()).expect("alive");
+    }
+    let mut answer = vec![0; SAMPLE];
+    connection.receiver.payload(&mut answer, wait()).expect("a sample");
+    assert!(answer == bytes_of(sample), "sample {sample} has changed");
 }

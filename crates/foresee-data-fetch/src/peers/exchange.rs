@@ -10,7 +10,8 @@ use super::action::{LocalSamples, PeerAction, PeerCounts, PeerExchangeConfig, Pe
 use super::message::{PeerMessage, PeerRequest};
 use super::offers::{Offered, Pending, PendingOffer};
 use super::reads::{GiveUp, PeerRead, PeerReads, ReadAction};
-use super::sends::{PeerSends, Presence, SendAction, TooManyRequests};
+use super::sends::{PeerSends, Presence, TooManyRequests};
+use super::waiting::WaitingReads;
 
 /// Offers of one node that wait for memory, at most; further ones are declined.
 const OFFERS_MAX: usize = 4096;
@@ -40,8 +41,7 @@ pub struct PeerExchange {
     /// Samples that are received because they were offered.
     receiving: BTreeSet<SampleId>,
     /// Reads that wait for the plan of their access or for an offer, and until when.
-    waiting: BTreeMap<SampleId, (Nanos, SampleRead)>,
-    waiting_ends: BTreeSet<(Nanos, SampleId)>,
+    waiting: WaitingReads,
     /// Samples that a node should have had: they are offered to it again.
     repairs: BTreeMap<SampleId, NodeIndex>,
     /// The latest checkpoint, for nodes that connect later.
@@ -65,8 +65,7 @@ impl PeerExchange {
             pending: Pending::default(),
             attempt: None,
             receiving: BTreeSet::new(),
-            waiting: BTreeMap::new(),
-            waiting_ends: BTreeSet::new(),
+            waiting: WaitingReads::default(),
             repairs: BTreeMap::new(),
             checkpoint: None,
             next_passed: Nanos::ZERO,
@@ -267,15 +266,7 @@ impl PeerExchange {
             } else if let Some(action) = self.reads.poll_action(now) {
                 self.act_on_read(action);
             } else if let Some(action) = self.sends.poll_action() {
-                self.actions.push_back(match action {
-                    SendAction::Send(node, sample, size) => PeerAction::SendSample { node, sample, size },
-                    SendAction::Later(node, sample) => {
-                        PeerAction::Send { node, message: PeerMessage::Later(sample) }
-                    }
-                    SendAction::Missing(node, sample) => {
-                        PeerAction::Send { node, message: PeerMessage::Missing(sample) }
-                    }
-                });
+                return Some(action.into());
             } else if self.attempt.is_none()
                 && let Some(offer) = self.pending.take(now)
             {
@@ -294,8 +285,7 @@ impl PeerExchange {
     pub fn poll_timeout(&self) -> Option<Nanos> {
         let passed = (!self.connected.is_empty()).then_some(self.next_passed);
         let offer = self.pending.timeout().filter(|_| self.attempt.is_none());
-        let waiting = self.waiting_ends.first().map(|&(end, _)| end).filter(|&end| end < Nanos::MAX);
-        passed.into_iter().chain(self.reads.timeout()).chain(offer).chain(waiting).min()
+        passed.into_iter().chain(self.reads.timeout()).chain(offer).chain(self.waiting.timeout()).min()
     }
 
     // ---- inside
@@ -390,16 +380,15 @@ impl PeerExchange {
     /// Let a read wait, until `end` if it is needed now. Its deadline is a prediction before it has passed, and
     /// [`handle_deadline`](Self::handle_deadline) says when it is needed.
     fn wait(&mut self, read: SampleRead, end: Nanos, now: Nanos) {
-        let end = if read.deadline > now { Nanos::MAX } else { end };
-        self.waiting.insert(read.sample, (end, read));
-        self.waiting_ends.insert((end, read.sample));
+        self.waiting.add(read, if read.deadline > now { Nanos::MAX } else { end });
     }
 
     /// End the first read that has waited for too long. If its access cannot be planned yet, the node that has the sample now is
     /// asked.
     fn end_late(&mut self, now: Nanos) -> bool {
-        let late = self.waiting_ends.first().filter(|&&(end, _)| end <= now);
-        let Some(read) = late.copied().and_then(|(_, sample)| self.end_waiting(sample)) else { return false };
+        let Some(read) = self.waiting.late(now).and_then(|sample| self.end_waiting(sample)) else {
+            return false;
+        };
         let holder = self.plan.placement().holder_of(read.sample);
         let is_planned = self.plan.next_source(read.sample).is_some();
         let node = holder.filter(|&node| !is_planned && node != self.plan.own());
@@ -413,8 +402,7 @@ impl PeerExchange {
 
     /// A read waits no longer.
     fn end_waiting(&mut self, sample: SampleId) -> Option<SampleRead> {
-        let (end, read) = self.waiting.remove(&sample)?;
-        self.waiting_ends.remove(&(end, sample));
+        let read = self.waiting.remove(sample)?;
         self.plan.handle_awaited(sample, false);
         Some(read)
     }

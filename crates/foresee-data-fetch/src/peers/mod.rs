@@ -13,6 +13,7 @@
 //! | `reads` | requests to other nodes: windows, deadlines, nodes that are silent |
 //! | `sends` | answers: by deadline, in turns of the readers, within a window |
 //! | `offers` | samples that another node should hold |
+//! | `waiting` | reads that wait for the plan, or for an offer |
 //! | `rate` | measured rate of a node |
 
 mod action;
@@ -22,6 +23,7 @@ mod offers;
 mod rate;
 mod reads;
 mod sends;
+mod waiting;
 
 pub use action::{LocalSamples, PeerAction, PeerCounts, PeerExchangeConfig, PeerFault, SampleRead};
 pub use exchange::PeerExchange;

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foresee_units::{Bytes, Nanos, NodeIndex, SampleId};
 
-use super::message::PeerRequest;
+use super::action::PeerAction;
+use super::message::{PeerMessage, PeerRequest};
 
 /// Settings of answers to other nodes.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,17 @@ pub(super) enum SendAction {
     Later(NodeIndex, SampleId),
     /// Tell a reader that the sample is not here.
     Missing(NodeIndex, SampleId),
+}
+
+impl From<SendAction> for PeerAction {
+    fn from(action: SendAction) -> Self {
+        let (node, message) = match action {
+            SendAction::Send(node, sample, size) => return Self::SendSample { node, sample, size },
+            SendAction::Later(node, sample) => (node, PeerMessage::Later(sample)),
+            SendAction::Missing(node, sample) => (node, PeerMessage::Missing(sample)),
+        };
+        Self::Send { node, message }
+    }
 }
 
 /// A reader requests more than it may.

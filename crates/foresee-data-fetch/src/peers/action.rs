@@ -144,3 +144,19 @@ pub struct PeerCounts {
     /// Reads for which another node was silent or not connected.
     pub silent: u64,
 }
+
+impl std::ops::Add for PeerCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            received: self.received + other.received,
+            received_bytes: self.received_bytes + other.received_bytes,
+            sent: self.sent + other.sent,
+            sent_bytes: self.sent_bytes + other.sent_bytes,
+            missing: self.missing + other.missing,
+            late: self.late + other.late,
+            silent: self.silent + other.silent,
+        }
+    }
+}

@@ -103,6 +103,9 @@ impl PeerExchange {
         self.reads.handle_connected(node, now);
         self.sends.handle_connected(node);
         self.send(node, PeerMessage::Passed(self.plan.fetched_through()));
+        for sample in self.offered.samples_for(node) {
+            self.send(node, PeerMessage::Offer(sample));
+        }
         if let Some((position, hash)) = self.checkpoint {
             self.send(node, PeerMessage::Checkpoint { position, hash });
         }
@@ -117,13 +120,17 @@ impl PeerExchange {
         self.sends.handle_disconnected(node);
         self.pending.remove_node(node);
         self.attempt = self.attempt.filter(|attempt| attempt.node != node);
-        for sample in self.offered.remove_node(node) {
-            self.release(sample);
-        }
+        self.withdraw_offers(node);
         self.actions.retain(|action| match action {
             PeerAction::Send { node: to, .. } | PeerAction::SendSample { node: to, .. } => *to != node,
             _ => true,
         });
+    }
+
+    fn withdraw_offers(&mut self, node: NodeIndex) {
+        for sample in self.offered.remove_node(node) {
+            self.release(sample);
+        }
     }
 
     /// A message has arrived from a connected node.
@@ -214,10 +221,17 @@ impl PeerExchange {
             return;
         }
         for node in repair.into_iter().chain(planned).collect::<BTreeSet<_>>() {
-            if self.connected.contains_key(&node) && self.offered.add(sample, size, node) {
-                self.actions.push_back(PeerAction::Reserve { sample });
-                self.send(node, PeerMessage::Offer(sample));
-            }
+            self.offer(sample, size, node);
+        }
+    }
+
+    /// Offer a sample that is here to a node: now, or when it connects for the first time.
+    fn offer(&mut self, sample: SampleId, size: Bytes, node: NodeIndex) {
+        let is_there = self.connected.contains_key(&node);
+        let is_expected = !self.refused.contains(&node) && !self.plan.is_silent(node);
+        if (is_there || is_expected) && self.offered.add(sample, size, node) {
+            self.actions.push_back(PeerAction::Reserve { sample });
+            self.send(node, PeerMessage::Offer(sample));
         }
     }
 
@@ -416,6 +430,12 @@ impl PeerExchange {
                     self.handle_read(read, now);
                 }
             }
+            JobPlanAction::Offer { sample, node } => {
+                // What is read later is offered then.
+                if let Presence::Here(size) = local.presence(sample) {
+                    self.offer(sample, size, node);
+                }
+            }
             JobPlanAction::Settled(sample) => {
                 if let Some(SampleRead { sample, .. }) = self.end_waiting(sample) {
                     self.counts.missing += 1;
@@ -438,7 +458,12 @@ impl PeerExchange {
         match action {
             ReadAction::Request(node, requests) => self.send(node, PeerMessage::Request(requests)),
             ReadAction::Withdraw(node, sample) => self.send(node, PeerMessage::Withdraw(sample)),
-            ReadAction::Silent(node) => self.plan.handle_silent(node),
+            ReadAction::Silent(node) => {
+                self.plan.handle_silent(node);
+                if !self.connected.contains_key(&node) {
+                    self.withdraw_offers(node);
+                }
+            }
             ReadAction::GiveUp(PeerRead { sample, node, .. }, why) => {
                 match why {
                     GiveUp::Missing => self.counts.missing += 1,

@@ -54,6 +54,15 @@ impl Offered {
         true
     }
 
+    /// The samples that are offered to a node.
+    pub(super) fn samples_for(&self, node: NodeIndex) -> Vec<SampleId> {
+        self.samples
+            .iter()
+            .filter(|(_, (nodes, _))| nodes.contains(&node))
+            .map(|(&sample, _)| sample)
+            .collect()
+    }
+
     /// A node is gone. Returns the samples that are no longer kept for anyone.
     pub(super) fn remove_node(&mut self, node: NodeIndex) -> Vec<SampleId> {
         let all: Vec<_> = self.samples.keys().copied().collect();

@@ -63,6 +63,13 @@ pub enum JobPlanAction {
     Release(SampleId),
     /// The next access to a sample is planned for which the node [waits](JobPlan::handle_awaited).
     Planned(SampleId),
+    /// The node reads the sample from the origin, or has it, and the plan gives it to another one.
+    Offer {
+        /// The sample.
+        sample: SampleId,
+        /// The node that will hold it.
+        node: NodeIndex,
+    },
     /// If the sample is not here by now, it was not given to the node as planned.
     Settled(SampleId),
     /// Tell the other nodes that the plan before `position` has this hash.
@@ -250,6 +257,11 @@ impl JobPlan {
         self.note_passed();
     }
 
+    /// Whether a node is silent.
+    pub fn is_silent(&self, node: NodeIndex) -> bool {
+        node != self.own && self.passed[usize::from(node.0)].is_none()
+    }
+
     /// A node has passed all accesses before `position`: see [`fetched_through`](Self::fetched_through).
     pub fn handle_passed(&mut self, node: NodeIndex, position: u64) {
         if let Some(before) = &mut self.passed[usize::from(node.0)] {
@@ -399,6 +411,9 @@ impl JobPlan {
             let offer = holder.filter(|_| source == PlacedSource::Origin && !is_own);
             self.upcoming.push_back((position, sample));
             self.sources.insert((sample, position), OwnAccess { source, offer });
+            if let Some(node) = offer {
+                self.actions.push_back(JobPlanAction::Offer { sample: SampleId(sample.into()), node });
+            }
             if self.awaited.remove(&sample) {
                 self.actions.push_back(JobPlanAction::Planned(SampleId(sample.into())));
             }

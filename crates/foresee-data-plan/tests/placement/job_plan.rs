@@ -70,6 +70,9 @@ impl Followed {
                 JobPlanAction::Release(sample) => {
                     assert!(self.reserved[node].remove(&sample), "{sample} is not reserved");
                 }
+                JobPlanAction::Offer { sample, node: to } => {
+                    assert!(to != index(node), "{sample} is offered to its reader");
+                }
                 JobPlanAction::Settled(_) | JobPlanAction::Planned(_) => {}
                 JobPlanAction::Checkpoint { position, hash } => {
                     for other in (0..self.plans.len()).filter(|&other| other != node) {

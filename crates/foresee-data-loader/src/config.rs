@@ -7,6 +7,7 @@ use foresee_data_index::Index;
 use foresee_data_order::{Avoid, Order};
 use foresee_units::{Bytes, SampleId, World};
 
+use crate::engine::loader_identity;
 use crate::errors::LoaderError;
 use crate::node::NodeIdentity;
 use crate::orders::{Batching, RunOrder};
@@ -50,6 +51,8 @@ pub struct LoaderOptions {
     pub run_dir: Option<PathBuf>,
     /// Who the loader is for the cache of its node; `None` uses its own caches in any case.
     pub node: Option<NodeIdentity>,
+    /// Whether the nodes of the job exchange samples; without effect for a run without an order.
+    pub peers: bool,
     /// Whether the origin was just listed with the same options: it is not probed again.
     pub listed: bool,
 }
@@ -61,6 +64,8 @@ pub(crate) struct LoaderConfig {
     pub(crate) run: Option<RunOrder>,
     pub(crate) batching: Batching,
     pub(crate) staging: Bytes,
+    /// See [`loader_identity`].
+    pub(crate) identity: [u8; 16],
 }
 
 impl LoaderConfig {
@@ -105,7 +110,9 @@ impl LoaderConfig {
             epochs: options.epochs,
             index: index.clone(),
         });
-        Ok(Self { options, run, batching, staging })
+        let mut config = Self { options, run, batching, staging, identity: [0; 16] };
+        config.identity = loader_identity(&config);
+        Ok(config)
     }
 }
 

@@ -131,7 +131,7 @@ impl Driver {
         };
         Self {
             copies: attached.as_ref().map(|attached| NodeCopies::new(attached.host.clone())),
-            node: attached.map(NodeLink::new),
+            node: attached.map(|attached| NodeLink::new(attached, 0)),
             search,
             planner,
             access: HierarchyAccess::default(),

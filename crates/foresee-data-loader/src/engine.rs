@@ -4,10 +4,11 @@
 //! Nothing starts before the first request, every wait ends by a batch, an error or `close`, and a forked child
 //! accesses no shared state.
 
+mod exchange;
 mod plain_reads;
 mod start;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,11 +26,15 @@ use crate::config::{LoaderConfig, LoaderOptions};
 use crate::data_set::DataSet;
 use crate::driver::{Command, CommandQueue, DriverStats, Shared};
 use crate::errors::LoaderError;
-use crate::node::{JoinProgress, leave};
+use crate::node::{JoinProgress, NodeHost, leave};
 use crate::notices::Notices;
 use crate::orders::{EpochSamples, RankEpoch};
 use crate::recorder::{ConsumerWait, Recorder};
 use crate::waker::Waker;
+
+pub(crate) use exchange::loader_identity;
+pub use exchange::{ExchangeError, NextOffer, PeerPlace};
+use exchange::{GenerationStart, Offered};
 
 /// Time for a tier to finish operations in flight at `close`.
 const GRACE: Nanos = Nanos::from_secs(2);
@@ -85,6 +90,11 @@ pub struct Loader {
     waiting_since: Mutex<Option<Instant>>,
     /// The process that created it.
     process: u32,
+    /// Where the present generation began, and when it changes.
+    start: Mutex<GenerationStart>,
+    moved: Condvar,
+    /// What this node has offered to others.
+    offered: Mutex<Option<Offered>>,
 }
 
 /// When tiers and threads were opened.
@@ -103,6 +113,8 @@ struct Running {
     share: Arc<CacheShare>,
     /// Whether it consumes from the cache of its node, or searches for its host.
     is_consumer: bool,
+    /// The host of that cache, if it is in this process.
+    host: Option<Arc<NodeHost>>,
 }
 
 impl Loader {
@@ -130,6 +142,9 @@ impl Loader {
             joining: Mutex::default(),
             waiting_since: Mutex::default(),
             process: std::process::id(),
+            start: Mutex::new(GenerationStart::FIRST),
+            moved: Condvar::new(),
+            offered: Mutex::default(),
         })
     }
 
@@ -201,6 +216,9 @@ impl Loader {
         let is_forced = order.is_some() || last.is_some_and(|epochs| epoch.0 >= epochs);
         if let Some(generation) = self.shared.batches.seek(epoch, position, is_forced) {
             *lock(&self.waiting_since) = None;
+            let number = u32::try_from(generation).unwrap_or(u32::MAX);
+            *lock(&self.start) = GenerationStart { generation: number, epoch, position };
+            self.moved.notify_all();
             self.send(Command::BeginEpoch { generation, epoch, position, order });
         }
         Ok(())
@@ -281,6 +299,8 @@ impl Loader {
             return;
         }
         self.shared.batches.close();
+        self.moved.notify_all();
+        *lock(&self.offered) = None;
         *lock(&self.joining) = None;
         let Some(running) = lock(&self.running).take() else { return };
         self.send(Command::Close);

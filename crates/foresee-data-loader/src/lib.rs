@@ -36,7 +36,7 @@ pub use cache::Cache;
 pub use config::LoaderOptions;
 pub use data_set::DataSet;
 pub use driver::DriverStats;
-pub use engine::{Loader, LoaderStats, Next};
+pub use engine::{ExchangeError, Loader, LoaderStats, Next, NextOffer, PeerPlace};
 pub use errors::LoaderError;
 pub use foresee_data_node::SampleCacheCounts;
 pub use foresee_data_plan::ConsumerId;
@@ -46,8 +46,8 @@ pub use indexing::{
 };
 pub use node::{
     CopyCount, CopyCounts, DrawEpoch, HostEnded, HostLogEntry, ListingTurn, NodeHost, NodeHostFacts,
-    NodeHostOptions, NodeIdentity, NodeListing, NodeStats, PeerJob, PeerListener, PeerOptions,
-    leave_listings,
+    NodeHostOptions, NodeIdentity, NodeListing, NodeStats, PeerJob, PeerListener, PeerOptions, PlanKey,
+    SampleSet, leave_listings,
 };
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};

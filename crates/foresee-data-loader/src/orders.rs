@@ -12,7 +12,7 @@ use std::thread::Builder;
 
 use foresee_data_index::Index;
 use foresee_data_order::{Avoid, Ids, Order, OrderError};
-use foresee_units::{Epoch, SampleId, World};
+use foresee_units::{Epoch, Rank, SampleId, World};
 
 use crate::errors::LoaderError;
 use crate::waker::Waker;
@@ -174,6 +174,37 @@ impl RunOrder {
         let stream = self.order.epoch(epoch)?.avoiding(&self.avoid).rank(self.world, position)?;
         let ids = Ids::try_collect(self.index.samples(), stream.len(), stream.iter())?;
         Ok(RankEpoch { epoch, ids, index: self.index.clone(), batching: self.batching, ends: None })
+    }
+}
+
+impl RunOrder {
+    /// The entries of all ranks in an epoch from global `position` on, by step, rank and place in the batch; `None` if ranks have
+    /// different numbers of samples.
+    pub(crate) fn draw_all(&self, epoch: Epoch, position: u64) -> Result<Option<Vec<SampleId>>, OrderError> {
+        let ranks = self.world.size();
+        let epoch = self.order.epoch(epoch)?.avoiding(&self.avoid).shard(ranks, position)?;
+        let streams = (0..ranks).map(|rank| epoch.rank(Rank(rank))).collect::<Result<Vec<_>, _>>()?;
+        let len = streams[0].len();
+        if streams.iter().any(|stream| stream.len() != len) {
+            return Ok(None);
+        }
+        let (used, parts) = (self.batching.used(len), self.index.parts());
+        let capacity = used.saturating_mul(ranks.into()).saturating_mul(parts);
+        let mut all = Vec::new();
+        let is_in_memory =
+            usize::try_from(capacity).is_ok_and(|capacity| all.try_reserve_exact(capacity).is_ok());
+        if !is_in_memory {
+            return Err(OrderError::NoMemory { n: capacity, bytes: capacity.saturating_mul(8) });
+        }
+        let mut start = 0;
+        while start < used {
+            let end = used.min(start + self.batching.batch_size);
+            for sample in streams.iter().flat_map(|stream| stream.ids(start..end)) {
+                all.extend((0..parts).map(|part| self.index.entry_of(sample, part)));
+            }
+            start = end;
+        }
+        Ok(Some(all))
     }
 }
 

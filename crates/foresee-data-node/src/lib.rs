@@ -8,6 +8,7 @@ mod error;
 mod fork;
 mod memory;
 pub mod message;
+mod offer;
 mod peer;
 pub mod ring;
 
@@ -29,4 +30,5 @@ pub use memory::{
     RING_BYTES_MIN, SAMPLE_ALIGN, SealFault, SlabLocation, SlabMemory, SlabOptions, SlabView,
     check_sealed_index, index_file, map_index,
 };
+pub use offer::PeerOffer;
 pub use peer::{OVERFLOW_UID, PeerCredentials, PeerProcess};

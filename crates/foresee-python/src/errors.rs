@@ -44,6 +44,13 @@ pub(crate) fn of_loader(error: impl Borrow<LoaderError>) -> PyErr {
     }
 }
 
+pub(crate) fn of_peers(error: foresee_data_loader::ExchangeError) -> PyErr {
+    match error {
+        foresee_data_loader::ExchangeError::Loader(error) => of_loader(error),
+        other => classes::ForeseeError::new_err(other.to_string()),
+    }
+}
+
 pub(crate) fn of_disk(error: impl Borrow<DiskError>) -> PyErr {
     classes::CacheError::new_err(error.borrow().to_string())
 }

@@ -26,14 +26,15 @@ use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::arguments::secret_of;
 use crate::errors::{config_error, of_exchange, of_wire};
 use crate::fork_guard::ForkGuard;
 use crate::interrupt::{self, TICK, WaitLog, warn};
 #[cfg(target_os = "linux")]
 pub(crate) use node::{GradientLeader, GradientNode};
 use settings::{
-    LinkArguments, TensorArguments, address_of, duration_of, policy_of, rank_options, secret_of, spec_of,
-    timeouts_of, wire_of,
+    LinkArguments, TensorArguments, address_of, duration_of, policy_of, rank_options, spec_of, timeouts_of,
+    wire_of,
 };
 
 #[pyfunction]

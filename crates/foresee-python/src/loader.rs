@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foresee_data_loader as core;
-use foresee_data_loader::{ConsumerWait, EpochSamples, LoaderError, LoaderOptions, Next};
+use foresee_data_loader::{
+    ConsumerWait, EpochSamples, LoaderError, LoaderOptions, Next, NextOffer, PeerPlace,
+};
 use foresee_data_order::Order;
 use foresee_ledger::Cause;
-use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step, World};
+use foresee_units::{Bytes, Epoch, Nanos, NodeIndex, SampleId, Step, World};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::arguments::secret_of;
 use crate::batch::{Batch, cause_times};
 use crate::cache::Cache;
 use crate::index::Index;
@@ -40,7 +43,7 @@ impl Loader {
     #[new]
     #[pyo3(signature = (
         index, cache, *, uri, options, batch_size, drop_last, order, epochs, rank, world_size, local_rank,
-        local_world_size, staging_bytes, threads, run_dir, listed, avoid=Vec::new(), node=None
+        local_world_size, staging_bytes, threads, run_dir, listed, avoid=Vec::new(), node=None, peers=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn new(
@@ -62,6 +65,7 @@ impl Loader {
         listed: bool,
         avoid: Vec<u64>,
         node: Option<(String, String)>,
+        peers: bool,
     ) -> PyResult<Self> {
         let world =
             |rank, size| World::new(rank, size).map_err(|error| PyValueError::new_err(error.to_string()));
@@ -80,6 +84,7 @@ impl Loader {
             run_dir,
             listed,
             node: node.map(|(job, version)| core::NodeIdentity { job, version }),
+            peers,
         };
         let engine = core::Loader::new(index.index.clone(), Arc::clone(&cache.shared), options);
         Ok(Self { engine: Arc::new(engine.map_err(errors::of_loader)?) })
@@ -191,6 +196,58 @@ impl Loader {
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         stats::to_python(py, &self.engine.stats())
+    }
+
+    /// The identity of the loader, the generation and the offer; `waiting`, `closed` or `not host` if there is none.
+    #[pyo3(signature = (after, *, node, nodes, address, secret, timeout_ms))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn peer_offer<'py>(
+        &self,
+        py: Python<'py>,
+        after: Option<u32>,
+        node: u16,
+        nodes: u16,
+        address: &str,
+        secret: Option<&str>,
+        timeout_ms: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let address = address.parse().map_err(|_| {
+            PyValueError::new_err(format!(
+                "the address of this node is {address:?}; an IP address is expected"
+            ))
+        })?;
+        let secret = secret_of(secret, None)?;
+        let place = PeerPlace { node: NodeIndex(node), nodes, address, secret };
+        let tick = Duration::from_millis(timeout_ms);
+        let next = py.detach(|| self.engine.peer_offer(after, &place, tick)).map_err(errors::of_peers)?;
+        match next {
+            NextOffer::Offer { loader, generation, bytes } => {
+                let loader: String = loader.iter().map(|byte| format!("{byte:02x}")).collect();
+                Ok((loader, generation, PyBytes::new(py, &bytes)).into_pyobject(py)?.into_any())
+            }
+            NextOffer::Waiting => Ok("waiting".into_pyobject(py)?.into_any()),
+            NextOffer::Closed => Ok("closed".into_pyobject(py)?.into_any()),
+            NextOffer::NotHost => Ok("not host".into_pyobject(py)?.into_any()),
+        }
+    }
+
+    fn join_peers(&self, py: Python<'_>, offers: Vec<Vec<u8>>) -> PyResult<()> {
+        py.detach(|| self.engine.join_peers(&offers)).map_err(errors::of_peers)
+    }
+
+    fn generation(&self) -> Option<u32> {
+        self.engine.generation()
+    }
+
+    fn host_events<'py>(&self, py: Python<'py>) -> PyResult<Vec<(&'static str, Bound<'py, PyDict>)>> {
+        let event = |entry: core::HostLogEntry| {
+            let fields = PyDict::new(py);
+            for (name, value) in entry.fields {
+                fields.set_item(name, value)?;
+            }
+            Ok((entry.event, fields))
+        };
+        self.engine.host_events().into_iter().map(event).collect()
     }
 
     fn close(&self, py: Python<'_>) {

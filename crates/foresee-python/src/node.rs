@@ -44,6 +44,7 @@ impl NodeHost {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ranks: 1,
             is_shared: true,
+            has_peers: false,
             probes_listed: true,
             huge_pages: true,
         };

@@ -51,7 +51,7 @@ impl Driver {
                     // Reads for a cache continue; those for discarded batches are cancelled.
                     self.abandon_reads();
                     match &mut self.node {
-                        Some(node) => node.restart(),
+                        Some(node) => node.restart(generation),
                         None => self.planner.handle_restart(),
                     }
                     self.draw_from(epoch, position);

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use foresee_data_node::message::UNKNOWN_GENERATION;
 use foresee_data_plan::{HierarchyPlanner, TierSet};
 use foresee_units::{Bytes, Nanos, SampleId};
 
@@ -35,6 +36,8 @@ pub(super) struct NodeLink {
     is_epoch_wanted: bool,
     /// Whether the next announcement voids the earlier ones.
     is_restart: bool,
+    /// See [`NodeAnnouncement::generation`].
+    generation: u32,
     /// Whether a batch was not requested because the host had ended. Its last event follows.
     was_refused: bool,
     /// Requests in flight by their numbers: a large batch needs several.
@@ -53,13 +56,14 @@ struct NodeRequest {
 }
 
 impl NodeLink {
-    pub(super) fn new(Attached { client, retry, .. }: Attached) -> Self {
+    pub(super) fn new(Attached { client, retry, .. }: Attached, generation: u32) -> Self {
         Self {
             client,
             retry,
             events: Vec::new(),
             is_epoch_wanted: false,
             is_restart: false,
+            generation,
             was_refused: false,
             requests: BTreeMap::new(),
             next: 0,
@@ -73,11 +77,12 @@ impl NodeLink {
     }
 
     /// The consumer continues elsewhere: nothing more is written for the staged batches.
-    pub(super) fn restart(&mut self) {
+    pub(super) fn restart(&mut self, generation: u64) {
         for (number, _) in std::mem::take(&mut self.requests) {
             self.client.withdraw(number);
         }
         self.is_restart = true;
+        self.generation = u32::try_from(generation).unwrap_or(UNKNOWN_GENERATION);
         self.progress.restart();
     }
 
@@ -109,8 +114,9 @@ impl NodeLink {
 
     fn announce(&mut self, samples: Vec<SampleId>, is_end: bool) {
         let (is_epoch_end, is_restart) = (!is_end, std::mem::take(&mut self.is_restart));
+        let generation = self.generation;
         self.is_epoch_wanted = false;
-        self.client.announce(NodeAnnouncement { samples, is_restart, is_epoch_end, is_end });
+        self.client.announce(NodeAnnouncement { samples, generation, is_restart, is_epoch_end, is_end });
     }
 }
 

@@ -8,6 +8,7 @@
 mod process_tests;
 
 use foresee_data_node::NodeError;
+use foresee_data_node::message::UNKNOWN_GENERATION;
 
 use super::Driver;
 use super::copies::NodeCopies;
@@ -55,7 +56,7 @@ impl Driver {
             Some(copies) => copies.handle_host(attached.host.clone()),
             None => self.copies = Some(NodeCopies::new(attached.host.clone())),
         }
-        let node = self.node.insert(NodeLink::new(attached));
+        let node = self.node.insert(NodeLink::new(attached, UNKNOWN_GENERATION));
         self.schedule.announce_again(node);
         self.shared.notices.add(format!("this rank reads through this node's cache{again}"));
     }

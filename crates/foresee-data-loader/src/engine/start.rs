@@ -18,6 +18,7 @@ use foresee_data_tier::{
     CachedSample, Completions, DiskTier, Op, OriginError, OriginIdentity, OriginOptions, RamTier, Ticket,
     Tier, Uri, disk_footprint, open_origin, probe_origin,
 };
+use foresee_ledger::NodeCacheRole;
 use foresee_units::{Bytes, SampleId};
 
 use super::{Loader, Running};
@@ -25,7 +26,7 @@ use crate::cache::CacheShare;
 use crate::disk_cache::{DiskCacheRequest, open_disk_cache};
 use crate::driver::{Driver, DriverNode, DriverTiers};
 use crate::errors::LoaderError;
-use crate::node::{HostSearch, JoinProgress, JoinRequest, Joined, join, leave};
+use crate::node::{HostSearch, JoinProgress, JoinRequest, Joined, host_at, join, leave};
 use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
 
 /// Bytes of planner tables per sample, for all tiers: ids, next uses, copies.
@@ -137,6 +138,12 @@ impl Loader {
             share: Arc::clone(share),
         };
         let is_consumer = !matches!(node, DriverNode::None);
+        let host = match &node {
+            DriverNode::Attached(attached) if attached.host.cache.role == NodeCacheRole::Host => {
+                host_at(attached.host.address.path())
+            }
+            _ => None,
+        };
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
             &self.config,
@@ -156,7 +163,7 @@ impl Loader {
                 }
             })
             .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
-        Ok(Running { driver, origin, disk, share: Arc::clone(share), is_consumer })
+        Ok(Running { driver, origin, disk, share: Arc::clone(share), is_consumer, host })
     }
 
     /// Attach to the cache of this node, if it has one.
@@ -166,6 +173,8 @@ impl Loader {
         let request = JoinRequest {
             tick,
             identity,
+            loader: self.config.identity,
+            has_peers: options.peers && self.config.run.is_some(),
             cache: &self.cache,
             world: options.world,
             local_world: options.local_world,

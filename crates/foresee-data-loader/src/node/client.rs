@@ -52,6 +52,8 @@ pub(crate) struct NodeDataSet<'a> {
 pub(crate) struct NodeAnnouncement {
     /// Entries of the index.
     pub(crate) samples: Vec<SampleId>,
+    /// See [`Announcement::generation`](foresee_data_node::message::Announcement::generation).
+    pub(crate) generation: u32,
     /// Whether accesses that were announced before and not requested are void.
     pub(crate) is_restart: bool,
     /// Whether the epoch or window is complete with these samples.

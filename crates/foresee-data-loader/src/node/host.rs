@@ -49,7 +49,7 @@ pub use log::HostLogEntry;
 use log::HostLogReader;
 use opener::OpenerThread;
 use peer_job::JoiningJob;
-pub use peer_job::{DrawEpoch, PeerJob};
+pub use peer_job::{DrawEpoch, PeerJob, PlanKey, SampleSet};
 use reception::{HostFacts, Reception, ReceptionHandle};
 use status::HostStatus;
 
@@ -96,6 +96,9 @@ pub struct NodeHostOptions {
     pub ranks: u32,
     /// Whether ranks on other nodes read the same origins: then it yields to them as a single rank does.
     pub is_shared: bool,
+    /// Whether it will probably exchange samples with hosts of other nodes: then it reads nothing ahead at first, until it does so or
+    /// some seconds have passed.
+    pub has_peers: bool,
     /// Whether to try the origin of a data set also if a rank of the consumer's job has just listed it. A service may have
     /// another network than its consumers.
     pub probes_listed: bool,
@@ -133,6 +136,7 @@ impl NodeHost {
             version,
             ranks,
             is_shared,
+            has_peers,
             probes_listed,
             huge_pages,
         } = options;
@@ -178,7 +182,7 @@ impl NodeHost {
             log: writer.clone(),
         };
         let places = SlabPlaces::new(Arc::clone(&slab));
-        let driver = HostDriver::new(shared, planner, places, data, ranks, disk_completions);
+        let driver = HostDriver::new(shared, planner, places, data, ranks, has_peers, disk_completions);
         let path = listener.path().to_owned();
         let (sender, requests) = mpsc::channel();
         let opener = OpenerThread {
@@ -246,11 +250,20 @@ impl NodeHost {
         let config = planner_config(memory, Bytes::ZERO);
         let kept = config.read_ahead + Bytes::new(memory.get() / REQUESTED_SHARE).max(largest);
         let capacity = memory.saturating_sub(kept) + disk.saturating_sub(largest);
-        TierCapacity { capacity, align: SAMPLE_ALIGN, overhead: config.disk.overhead }
+        let overhead = if disk.is_zero() { Bytes::ZERO } else { config.disk.overhead };
+        TierCapacity { capacity, align: SAMPLE_ALIGN, overhead }
     }
 
-    /// Exchange samples with the other nodes of a job, when the data set is open. The host reads nothing in groups of the data
-    /// set then.
+    /// The samples that this host has, if the loader of a plan is attached with its accesses, and the host exchanges samples for
+    /// no other one. `None` also if it does not answer within `timeout`.
+    pub fn contents(&self, plan: PlanKey, timeout: Duration) -> Option<SampleSet> {
+        let (reply, contents) = mpsc::sync_channel(1);
+        self.inbox.push(HostEvent::ContentsWanted { plan, reply });
+        contents.recv_timeout(timeout).ok()?
+    }
+
+    /// Exchange samples with the other nodes of a job, when the data set is open, instead of those by an earlier plan of the same
+    /// loader. The host reads nothing in groups of the data set then.
     pub fn join_job(&self, job: PeerJob, listener: PeerListener) {
         self.inbox.push(HostEvent::JobJoined { joining: Box::new(JoiningJob { job, listener }) });
     }

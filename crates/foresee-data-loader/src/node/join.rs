@@ -4,12 +4,13 @@
 //! | found | the loader |
 //! |---|---|
 //! | a service, at `FORESEE_NODE` or at its usual path | consumes from it |
-//! | several ranks of one launcher on this node | consumes from the host in the process of the lowest local rank |
+//! | several ranks of one launcher on this node, or on several nodes that exchange samples | consumes from the host in the process of the lowest local rank |
 //! | neither, or no memory and no disk to share | uses its own caches |
 
 #[cfg(test)]
 mod process_tests;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,7 +43,7 @@ pub struct NodeIdentity {
 }
 
 /// Hosts in this process, by their addresses.
-static HOSTS: Mutex<Vec<NodeHost>> = Mutex::new(Vec::new());
+static HOSTS: Mutex<Vec<Arc<NodeHost>>> = Mutex::new(Vec::new());
 /// Whether a loader of this process waited for the host in vain.
 static IS_HOST_LATE: AtomicBool = AtomicBool::new(false);
 
@@ -66,6 +67,10 @@ pub(crate) struct JoinRequest<'a> {
     /// Maximum time of this call.
     pub(crate) tick: Duration,
     pub(crate) identity: &'a NodeIdentity,
+    /// See [`Hello::loader`].
+    pub(crate) loader: [u8; 16],
+    /// Whether the node exchanges samples with others, for which it needs a host also for a single rank.
+    pub(crate) has_peers: bool,
     pub(crate) cache: &'a Cache,
     pub(crate) world: World,
     pub(crate) local_world: World,
@@ -119,7 +124,7 @@ fn try_join(request: &JoinRequest<'_>, progress: &mut JoinProgress) -> Result<Jo
             outcome => return outcome,
         }
     }
-    if request.local_world.size() == 1 {
+    if request.local_world.size() == 1 && !request.has_peers {
         return Ok(Joined::Alone(None));
     }
     let Some(address) = values.launched(&LauncherValues::from_environment())? else {
@@ -209,6 +214,7 @@ fn begin_attempt(
         foresee: request.identity.version.clone(),
         pid: std::process::id(),
         job: request.identity.job.clone(),
+        loader: request.loader,
         rank: request.world.rank().0,
         local_rank: request.local_world.rank().0,
         request_ring_bytes: REQUEST_RING,
@@ -230,13 +236,13 @@ fn begin_attempt(
 /// Start a host in this process, unless an earlier loader has.
 fn become_host(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<(), NodeError> {
     let mut hosts = HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
-    hosts.retain(NodeHost::keep_open);
+    hosts.retain(|host| host.keep_open());
     if hosts.iter().any(|host| host.path() == address.path()) {
         return Ok(());
     }
     let cache = request.cache;
     let disk = cache.disk_dir().map(|dir| (dir.clone(), cache.disk()));
-    hosts.push(NodeHost::start(NodeHostOptions {
+    hosts.push(Arc::new(NodeHost::start(NodeHostOptions {
         address: address.clone(),
         ram: cache.ram(),
         disk,
@@ -244,10 +250,17 @@ fn become_host(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<(), N
         version: request.identity.version.clone(),
         ranks: request.local_world.size(),
         is_shared: request.world.size() > request.local_world.size(),
+        has_peers: request.has_peers,
         probes_listed: false,
         huge_pages: true,
-    })?);
+    })?));
     Ok(())
+}
+
+/// The host in this process at an address.
+pub(crate) fn host_at(path: &Path) -> Option<Arc<NodeHost>> {
+    let hosts = HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
+    hosts.iter().find(|host| host.path() == path).map(Arc::clone)
 }
 
 /// A loader of this process has closed: hosts of this process end when their last consumer leaves.

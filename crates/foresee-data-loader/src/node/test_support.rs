@@ -41,6 +41,7 @@ pub(crate) fn host_options(home: &Path, ram: u64) -> NodeHostOptions {
         version: "test".into(),
         ranks: 1,
         is_shared: false,
+        has_peers: false,
         probes_listed: true,
         huge_pages: false,
     }
@@ -52,6 +53,7 @@ pub(crate) fn hello() -> Hello {
         foresee: "test".into(),
         pid: std::process::id(),
         job: "job".into(),
+        loader: [7; 16],
         rank: 0,
         local_rank: 0,
         request_ring_bytes: RING_BYTES_MIN,

@@ -79,6 +79,7 @@ impl DataSet {
             threads: Some(4),
             run_dir: None,
             node: None,
+            peers: false,
             listed: false,
         }
     }

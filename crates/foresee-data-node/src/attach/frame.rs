@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::error::NodeError;
 
 /// Version of the protocol. Both ends refuse any other.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// The longest first message of a consumer, in bytes.
@@ -76,13 +76,13 @@ mod tests {
     #[test]
     fn a_message_has_the_bytes_of_the_format_page() {
         let bytes = encode(&refusal(), MESSAGE_BYTES_MAX).unwrap();
-        assert_eq!(bytes, *b"FNOD\x04\x00\x00\x03\x02ab");
+        assert_eq!(bytes, *b"FNOD\x05\x00\x00\x03\x02ab");
         assert_eq!(decode::<NodeReply>(&bytes).unwrap(), refusal());
     }
 
     #[test]
     fn another_version_is_named_whatever_its_body_is() {
-        for (bytes, version) in [(&b"FNOD\x05\x00"[..], 5), (b"FNOD\x00\x01xyz", 256)] {
+        for (bytes, version) in [(&b"FNOD\x04\x00"[..], 4), (b"FNOD\x00\x01xyz", 256)] {
             let refused = decode::<NodeReply>(bytes).unwrap_err();
             assert!(matches!(refused, NodeError::OtherVersion { theirs } if theirs == version));
         }
@@ -111,7 +111,7 @@ mod tests {
 
         #[test]
         fn random_bytes_never_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            let bytes = [b"FNOD\x04\x00", &body[..]].concat();
+            let bytes = [b"FNOD\x05\x00", &body[..]].concat();
             let _ = decode::<NodeRequest>(&bytes);
             let _ = decode::<NodeReply>(&bytes);
         }

@@ -70,6 +70,8 @@ pub struct Hello {
     pub pid: u32,
     /// Name of its job, for logs and metrics.
     pub job: String,
+    /// Identity of its loader within the job: the loaders of all ranks have equal ones.
+    pub loader: [u8; 16],
     /// Its rank.
     pub rank: u32,
     /// Its rank among those of this node.

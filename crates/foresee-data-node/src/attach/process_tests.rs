@@ -111,6 +111,7 @@ fn hello() -> Hello {
         foresee: "0.1.0".into(),
         pid: std::process::id(),
         job: "training".into(),
+        loader: [4; 16],
         rank: 3,
         local_rank: 1,
         request_ring_bytes: RING_BYTES_MIN,

@@ -77,11 +77,17 @@ pub struct ConsumerProgress {
     pub is_waiting: bool,
 }
 
+/// The [generation](Announcement::generation) of accesses in the middle of an epoch.
+pub const UNKNOWN_GENERATION: u32 = u32::MAX;
+
 /// Announce accesses in their order. A consumer announces the next epoch at the latest when it requests from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement<'a> {
     /// The data set, by the number that the host gave it.
     pub data_set: u32,
+    /// How often the loader has continued elsewhere before these accesses: the ranks of a job count alike.
+    /// [`UNKNOWN_GENERATION`] if this host does not know all accesses since then.
+    pub generation: u32,
     /// Whether accesses that were announced before and not requested are void: the consumer continues elsewhere.
     pub is_restart: bool,
     /// Whether the epoch or window is complete with these samples. It may come in several messages.
@@ -176,7 +182,8 @@ impl<'a> ConsumerMessage<'a> {
             Self::Announce(announcement) => {
                 let shape = Announcement::SHAPE;
                 shape.begin(announcement.flags(), announcement.samples.len(), into)?;
-                into.extend_from_slice(&u64::from(announcement.data_set).to_le_bytes());
+                into.extend_from_slice(&announcement.data_set.to_le_bytes());
+                into.extend_from_slice(&announcement.generation.to_le_bytes());
                 announcement.samples.encode_into(&shape, into)
             }
             Self::Repeat(repeat) => {
@@ -225,10 +232,10 @@ impl<'a> ConsumerMessage<'a> {
                 Self::Progress(ConsumerProgress { accesses, interval, is_waiting })
             }
             Announcement::CODE => {
-                let data_set = fields.u32();
-                shape.check_zero(fields.u32().into())?;
+                let (data_set, generation) = (fields.u32(), fields.u32());
                 Self::Announce(Announcement {
                     data_set,
+                    generation,
                     is_restart: flags & Announcement::RESTART != 0,
                     is_epoch_end: flags & Announcement::EPOCH_END != 0,
                     is_end: flags & Announcement::END != 0,

@@ -93,7 +93,8 @@ proptest! {
         let (accesses, interval, is_waiting) = (batch, deadline, is_restart);
         check_consumer(ConsumerMessage::Progress(ConsumerProgress { accesses, interval, is_waiting }));
         check_consumer(ConsumerMessage::Hits(MemoryHits { accesses }));
-        let announcement = Announcement { data_set, is_restart, is_epoch_end, is_end, samples };
+        let generation = data_set ^ 1;
+        let announcement = Announcement { data_set, generation, is_restart, is_epoch_end, is_end, samples };
         check_consumer(ConsumerMessage::Announce(announcement));
     }
 
@@ -121,6 +122,7 @@ fn examples() -> Vec<Vec<u8>> {
     let progress = ConsumerProgress { accesses: 5, interval: Nanos::ZERO, is_waiting: true };
     let announcement = Announcement {
         data_set,
+        generation: 6,
         is_restart: true,
         is_epoch_end: false,
         is_end: true,

@@ -18,6 +18,7 @@ mod tests;
 
 pub use consumer::{
     Announcement, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress, MemoryHits, RepeatRequest,
+    UNKNOWN_GENERATION,
 };
 pub use error::{InvalidField, MessageError};
 pub use host::{BatchAnswer, BatchFailure, EpochWanted, HostMessage};

@@ -12,8 +12,9 @@ use foresee_grad_exchange::{NodeLeader, NodeMember, NodeOptions};
 use foresee_units::Rank;
 use pyo3::prelude::*;
 
-use super::settings::{LinkArguments, address_of, rank_options, secret_of, timeouts_of, wire_of};
+use super::settings::{LinkArguments, address_of, rank_options, timeouts_of, wire_of};
 use super::{GradientExchange, GradientServer, run_logged};
+use crate::arguments::secret_of;
 use crate::errors::of_exchange;
 use crate::fork_guard::ForkGuard;
 

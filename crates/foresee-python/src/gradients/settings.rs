@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use foresee_grad_exchange::{ExchangeError, RankOptions};
@@ -106,15 +105,6 @@ pub(super) fn wire_of(name: Option<&str>) -> PyResult<Wire> {
         Some("f16") => Ok(Wire::F16),
         Some(other) => Err(config_error(format!("comm_dtype {other:?}; one of f32, f16, bf16"))),
     }
-}
-
-pub(super) fn secret_of(text: Option<&str>, file: Option<PathBuf>) -> PyResult<Secret> {
-    let secret = match (text, file) {
-        (Some(text), _) => Secret::from_text(text),
-        (None, Some(file)) => Secret::from_file(file),
-        (None, None) => Secret::from_env(),
-    };
-    secret.map_err(of_wire)
 }
 
 pub(super) fn timeouts_of(seconds: f64) -> PyResult<Timeouts> {

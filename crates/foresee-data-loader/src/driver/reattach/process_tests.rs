@@ -48,6 +48,7 @@ fn driver(data: &Arc<DataSet>, uri: &str) -> Driver {
         threads: Some(2),
         run_dir: None,
         node: None,
+        peers: false,
         listed: false,
     };
     let config = LoaderConfig::check(options, data.index(), Bytes::ZERO).expect("a configuration that fits");

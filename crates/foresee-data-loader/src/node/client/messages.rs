@@ -170,6 +170,7 @@ impl Outgoing {
                 let is_last = end == len;
                 let part = Announcement {
                     data_set: self.data_set,
+                    generation: announcement.generation,
                     is_restart: announcement.is_restart && start == 0,
                     is_epoch_end: announcement.is_epoch_end && is_last,
                     is_end: announcement.is_end && is_last,

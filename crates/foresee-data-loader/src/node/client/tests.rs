@@ -138,7 +138,8 @@ fn replies_come_first_and_the_progress_after_the_commands_in_their_order() {
 fn long_lists_are_split_and_flags_are_those_of_the_first_or_the_last_part() {
     let (mut outgoing, mut batches) = (Outgoing::new(DATA_SET, 4088), Batches::default());
     let samples: Vec<_> = (0..300).map(SampleId).collect();
-    let announcement = NodeAnnouncement { samples, is_restart: true, is_epoch_end: true, is_end: true };
+    let announcement =
+        NodeAnnouncement { samples, generation: 1, is_restart: true, is_epoch_end: true, is_end: true };
     let empty = NodeAnnouncement { is_epoch_end: true, ..NodeAnnouncement::default() };
     outgoing.commands.extend([ClientCommand::Announce(announcement), ClientCommand::Announce(empty)]);
     let expected =

@@ -11,6 +11,7 @@ use foresee_data_plan::{ConsumerId, EntryId};
 use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
 
 use super::inbox::ConsumerFacts;
+use super::peer_job::PlanKey;
 use super::session::{Reply, Session};
 
 /// Samples and bytes from one source.
@@ -43,6 +44,9 @@ pub(super) struct HostConsumer {
     pub(super) is_epoch_wanted: bool,
     /// Announced accesses that a restart made void: the planner counts them, the consumer does not.
     pub(super) voided: u64,
+    /// See [`Announcement::generation`](foresee_data_node::message::Announcement::generation), and its first access.
+    pub(super) generation: u32,
+    pub(super) generation_start: u64,
     pub(super) served: ServedBySource,
     /// When it attached, and when it last sent a message.
     pub(super) attached: Nanos,
@@ -93,6 +97,8 @@ impl HostConsumer {
             announcing: Vec::new(),
             is_epoch_wanted: false,
             voided: 0,
+            generation: 0,
+            generation_start: 0,
             served: ServedBySource::default(),
             attached: now,
             last_message: now,
@@ -116,10 +122,20 @@ impl HostConsumer {
         self.waiting
     }
 
-    /// Accesses that it needs no longer: all before the first of a batch that has not ended, or before `next`, which it has
-    /// not requested.
+    /// Accesses of its generation that it needs no longer: all before the first of a batch that has not ended, or before
+    /// `next`, which it has not requested.
     pub(super) fn passed(&self, next: u64) -> u64 {
-        self.by_access.keys().next().copied().unwrap_or(next)
+        self.by_access.keys().next().copied().unwrap_or(next).saturating_sub(self.generation_start)
+    }
+
+    /// Whether its accesses are those of a plan.
+    pub(super) fn follows(&self, plan: &PlanKey) -> bool {
+        self.is_of_loader(plan) && self.generation == plan.generation
+    }
+
+    /// Whether it belongs to the loader of a plan.
+    pub(super) fn is_of_loader(&self, plan: &PlanKey) -> bool {
+        self.facts.job == plan.job && self.facts.loader == plan.loader
     }
 
     /// A position of a batch is requested once more.

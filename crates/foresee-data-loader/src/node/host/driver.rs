@@ -15,12 +15,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foresee_data_fetch::peers::PeerCounts;
 use foresee_data_node::LocationTable;
 use foresee_data_plan::{ConsumerId, EntryId, NodePlanner};
 use foresee_data_tier::{Completions, DiskTier, Done, SampleKey, Tier};
 use foresee_units::{Bytes, Nanos, SampleId, Source};
 
-use self::exchange::HostExchange;
+use self::exchange::{HostExchange, Sending};
 use self::start::ConsumerStart;
 use super::consumer::{HostConsumer, Served};
 use super::data_sets::OpenedDataSet;
@@ -43,6 +44,8 @@ const DISK_READS_MAX: usize = 64;
 /// Longest time for which the replies of an incomplete batch are held back: then the consumer copies what is there, while the
 /// rest is read.
 const UNSENT_MAX: Nanos = Nanos::from_millis(50);
+/// Time for which nothing is read ahead while the nodes of a job have no plan, at its start and when one has ended.
+const MEETING_MAX: Nanos = Nanos::from_secs(2);
 /// Turns between two updates of the status.
 const TURNS_PER_UPDATE: u32 = 64;
 
@@ -113,18 +116,28 @@ pub(super) struct HostDriver {
     origin: Served,
     /// The exchange with the other nodes of a job, and a job whose data set is not open yet.
     exchange: Option<Box<HostExchange>>,
+    exchanges_begun: u64,
+    /// Until when the nodes of a job meet, at most: what is read ahead now would be read from the origin.
+    meeting_until: Nanos,
     joining: Option<Box<JoiningJob>>,
+    /// Samples whose bytes are on their way to other nodes, by number; also those of an exchange that has ended.
+    sending: BTreeMap<u64, Sending>,
+    sendings_begun: u64,
+    /// What was exchanged before the present exchange.
+    exchanged: Option<PeerCounts>,
     is_closing: bool,
 }
 
 impl HostDriver {
-    /// `memory`: bytes of the slab that the planner may use. `ranks`: those that will attach, as far as known.
+    /// `memory`: bytes of the slab that the planner may use. `ranks`: those that will attach, as far as known. `has_peers`: see
+    /// [`NodeHostOptions`](super::NodeHostOptions).
     pub(super) fn new(
         shared: HostShared,
         planner: NodePlanner,
         places: SlabPlaces,
         memory: Bytes,
         ranks: u32,
+        has_peers: bool,
         disk_completions: Completions,
     ) -> Self {
         Self {
@@ -145,7 +158,12 @@ impl HostDriver {
             numbers: Vec::new(),
             origin: Served::default(),
             exchange: None,
+            exchanges_begun: 0,
+            meeting_until: if has_peers { now().saturating_add(MEETING_MAX) } else { Nanos::ZERO },
             joining: None,
+            sending: BTreeMap::new(),
+            sendings_begun: 0,
+            exchanged: None,
             is_closing: false,
         }
     }
@@ -213,7 +231,11 @@ impl HostDriver {
         let without_batch = self.consumers.values().filter(|one| !one.has_batch).map(|one| one.attached);
         let is_starting = self.start.is_going_on(without_batch, now);
         let is_busy = self.disk_reads >= DISK_READS_MAX || !self.unplaced.is_empty();
-        !is_busy && !is_starting && !self.queues.iter().any(|queue| queue.reads.queue().is_saturated())
+        let is_meeting = now < self.meeting_until;
+        !is_busy
+            && !is_starting
+            && !is_meeting
+            && !self.queues.iter().any(|queue| queue.reads.queue().is_saturated())
     }
 
     /// Handle ends of operations; return whether there were any.
@@ -257,8 +279,12 @@ impl HostDriver {
                 }
             }
             HostEvent::JobJoined { joining } => self.join_job(joining),
-            HostEvent::EpochDrawn { wanted, samples } => self.take_epoch(wanted, samples),
-            HostEvent::Peer { node, event } => self.handle_peer(node, event),
+            HostEvent::ContentsWanted { plan, reply } => {
+                // The loader may have stopped waiting.
+                let _ = reply.try_send(self.contents_for(&plan));
+            }
+            HostEvent::EpochDrawn { exchange, wanted, samples } => self.take_epoch(exchange, wanted, samples),
+            HostEvent::Peer { exchange, node, event } => self.handle_peer(exchange, node, event),
             HostEvent::Close => self.is_closing = true,
         }
     }

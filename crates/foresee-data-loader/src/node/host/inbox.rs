@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What reaches the host's driver from its other threads, in order.
 
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foresee_data_plan::WantedEpoch;
@@ -8,7 +9,7 @@ use foresee_data_tier::Tier;
 use foresee_units::{NodeIndex, SampleId};
 
 use super::data_sets::OpenedDataSet;
-use super::peer_job::JoiningJob;
+use super::peer_job::{JoiningJob, PlanKey, SampleSet};
 use super::session::Session;
 use crate::node::peers::MeshEvent;
 use crate::waker::Waker;
@@ -32,10 +33,12 @@ pub(super) enum HostEvent {
     DataSetChosen { consumer: u32, data_set: u32 },
     /// Exchange samples with the other nodes of a job.
     JobJoined { joining: Box<JoiningJob> },
-    /// An epoch of the job that the plan wants; without samples the run has no such epoch.
-    EpochDrawn { wanted: WantedEpoch, samples: Option<Vec<SampleId>> },
+    /// A loader asks which samples are here, to make a plan with other nodes.
+    ContentsWanted { plan: PlanKey, reply: SyncSender<Option<SampleSet>> },
+    /// An epoch of the job that the plan of an exchange wants; without samples the run has no such epoch.
+    EpochDrawn { exchange: u64, wanted: WantedEpoch, samples: Option<Vec<SampleId>> },
     /// Something has happened on the connection to another node.
-    Peer { node: NodeIndex, event: MeshEvent },
+    Peer { exchange: u64, node: NodeIndex, event: MeshEvent },
     /// The host ends.
     Close,
 }
@@ -47,6 +50,7 @@ pub(super) struct ConsumerFacts {
     pub(super) pid: Option<u32>,
     pub(super) uid: u32,
     pub(super) job: String,
+    pub(super) loader: [u8; 16],
     pub(super) rank: u32,
     pub(super) local_rank: u32,
 }

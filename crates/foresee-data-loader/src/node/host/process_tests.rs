@@ -44,6 +44,7 @@ struct TestConsumer {
     locations: LocationView,
     rings: RingPair,
     data_set: u32,
+    generation: u32,
 }
 
 /// What a host has sent.
@@ -113,7 +114,7 @@ impl TestConsumer {
         };
         let index = || index_file(index.file());
         let (data_set, locations) = connection.open_data_set(description, index, WATCHDOG, || true)?;
-        Ok(Self { connection, locations, rings, data_set })
+        Ok(Self { connection, locations, rings, data_set, generation: 0 })
     }
 
     fn send(&mut self, message: ConsumerMessage<'_>) {
@@ -134,6 +135,7 @@ impl TestConsumer {
         let samples: Vec<_> = samples.iter().copied().map(SampleId).collect();
         self.send(ConsumerMessage::Announce(Announcement {
             data_set: self.data_set,
+            generation: self.generation,
             is_restart,
             is_epoch_end: true,
             is_end: false,

@@ -275,6 +275,7 @@ impl Reception {
             uid: request.credentials().uid,
             job: hello.job,
             rank: hello.rank,
+            loader: hello.loader,
             local_rank: hello.local_rank,
         };
         let HostFacts { foresee, ram, disk, .. } = self.facts.clone();

@@ -13,6 +13,8 @@ fn reason(waited: Duration, tick: Duration, address: &NodeAddress, data: &Arc<Da
     let request = JoinRequest {
         tick,
         identity: &NodeIdentity { job: "job".into(), version: "test".into() },
+        loader: [7; 16],
+        has_peers: false,
         cache: &cache,
         world,
         local_world: world,

@@ -85,7 +85,13 @@ fn attach(target: AttachTarget) -> Result<Attached, NodeError> {
 fn read(client: &NodeClient) {
     let samples: Vec<_> = (0..FILES.len() as u64).map(SampleId).collect();
     let (is_restart, is_epoch_end, is_end) = (false, true, true);
-    client.announce(NodeAnnouncement { samples: samples.clone(), is_restart, is_epoch_end, is_end });
+    client.announce(NodeAnnouncement {
+        samples: samples.clone(),
+        generation: 0,
+        is_restart,
+        is_epoch_end,
+        is_end,
+    });
     let text = FILES.concat();
     let buffer = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default())).lend(text.len());
     buffer.ensure_mapped().expect("memory");

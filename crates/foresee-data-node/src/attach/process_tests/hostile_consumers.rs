@@ -97,7 +97,7 @@ fn a_consumer_that_breaks_the_protocol_later_ends_only_its_own_attachment() {
     let mut rig = Rig::new();
     let good = rig.attach(1);
     let status = frame::encode(&NodeRequest::Status, HELLO_BYTES_MAX).unwrap();
-    for bytes in [greeting(), status, b"FNOD\x04\x00\xFF".to_vec(), vec![0; MESSAGE_BYTES_MAX + 1]] {
+    for bytes in [greeting(), status, b"FNOD\x05\x00\xFF".to_vec(), vec![0; MESSAGE_BYTES_MAX + 1]] {
         let peer = raw_connection(&rig.address);
         peer.send(&greeting(), &[], WATCHDOG).unwrap();
         let attachment = rig.accept(2);

@@ -77,7 +77,7 @@ fn a_host_of_another_version_is_named() {
     bytes[4..6].copy_from_slice(&7_u16.to_le_bytes());
     let fault = connect_to(Some(&bytes), &[]);
     assert!(matches!(fault, NodeError::OtherVersion { theirs: 7 }));
-    assert!(fault.to_string().contains("version 7 of the node protocol, and this build has version 4"));
+    assert!(fault.to_string().contains("version 7 of the node protocol, and this build has version 5"));
     let refusal = Refusal { code: RefusalCode::Version, text: "no".into() };
     let bytes = frame::encode(&NodeReply::Refusal(refusal), MESSAGE_BYTES_MAX).unwrap();
     let fault = connect_to(Some(&bytes), &[]);

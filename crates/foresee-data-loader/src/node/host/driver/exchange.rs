@@ -13,8 +13,8 @@ use foresee_data_tier::{Dest, Op, Payload, Scratch, Tier as _};
 use foresee_units::{Bytes, Nanos, NodeIndex, Rank, ReadOutcome, SampleId};
 
 use super::super::inbox::HostEvent;
-use super::super::peer_job::{JoiningJob, start_drawing};
-use super::{HostDriver, PlannedRead};
+use super::super::peer_job::{JoiningJob, PlanKey, SampleSet, start_drawing};
+use super::{HostDataSet, HostDriver, MEETING_MAX, PlannedRead};
 use crate::data_set::DataSet;
 use crate::driver::TicketOwner;
 use crate::node::now;
@@ -25,10 +25,12 @@ use crate::origin_reads::ReadMemory as _;
 /// A measured time of a read of the origin is one part in so many of the estimate.
 const SMOOTHING: u64 = 8;
 
-/// The exchange of one job, which has one data set.
+/// The exchange by one plan, which has one data set.
 #[derive(Debug)]
 pub(super) struct HostExchange {
-    job: String,
+    /// Tells its events from those of earlier exchanges.
+    number: u64,
+    plan: PlanKey,
     data: Arc<DataSet>,
     data_set: u32,
     /// The entry of sample 0.
@@ -37,15 +39,12 @@ pub(super) struct HostExchange {
     mesh: Mesh,
     /// Reads that the exchange decides about, with their memory.
     reads: BTreeMap<SampleId, ExchangeRead>,
-    /// Samples whose bytes are on their way, by number.
-    sending: BTreeMap<u64, Sending>,
-    sendings_begun: u64,
     /// The thread that draws epochs, and whether it does so.
     drawing: Sender<WantedEpoch>,
     is_drawing: bool,
     origin_time: Nanos,
-    /// The job has left the plan: nothing more is exchanged.
-    is_over: bool,
+    /// Whether a consumer with its accesses was attached.
+    has_consumer: bool,
 }
 
 /// A read with its memory; without a plan if the sample was offered.
@@ -59,7 +58,8 @@ struct ExchangeRead {
 
 /// A sample that is sent.
 #[derive(Debug)]
-struct Sending {
+pub(super) struct Sending {
+    exchange: u64,
     node: NodeIndex,
     sample: SampleId,
     from: SentFrom,
@@ -68,8 +68,8 @@ struct Sending {
 /// Where the bytes of a sample are that is sent.
 #[derive(Debug)]
 enum SentFrom {
-    /// In the memory of the cache, where the entry stays.
-    Memory,
+    /// In the memory of the cache, where this entry stays.
+    Memory(EntryId),
     /// They are being read from the disk to this memory.
     Disk(Arc<Scratch>),
     /// In memory of their own.
@@ -109,10 +109,10 @@ impl HostExchange {
         EntryId(self.first + u32::try_from(sample.0).expect("entries are numbered in 32 bits"))
     }
 
-    /// The sample of an entry, if it is one of this data set and the exchange goes on.
+    /// The sample of an entry, if it is one of this data set.
     fn sample(&self, entry: EntryId) -> Option<SampleId> {
         let sample = u64::from(entry.0.checked_sub(self.first)?);
-        (!self.is_over && sample < self.data.index().len()).then_some(SampleId(sample))
+        (sample < self.data.index().len()).then_some(SampleId(sample))
     }
 
     fn size(&self, sample: SampleId) -> Bytes {
@@ -130,9 +130,23 @@ impl HostExchange {
 }
 
 impl HostDriver {
+    /// The samples that are here, if the loader of a plan is attached with its accesses, and this host exchanges samples for no
+    /// other one.
+    pub(super) fn contents_for(&self, plan: &PlanKey) -> Option<SampleSet> {
+        if self.exchange.is_some() {
+            return None;
+        }
+        let data_set = self.consumers.values().find(|one| one.follows(plan))?.data_set?;
+        let HostDataSet { data, first, .. } = &self.data_sets[data_set as usize];
+        let local = LocalEntries { planner: &self.planner, data, first: *first };
+        Some(SampleSet::new(data.index().len(), |sample| matches!(local.presence(sample), Presence::Here(_))))
+    }
+
     /// Begin to exchange samples, now or when the data set is opened.
     pub(super) fn join_job(&mut self, joining: Box<JoiningJob>) {
-        if self.exchange.is_some() {
+        if let Some(one) = &self.exchange
+            && (one.plan.loader != joining.job.plan.loader || one.plan.job != joining.job.plan.job)
+        {
             let why = "this host exchanges the samples of another job already".to_owned();
             self.shared.log.add("no exchange of samples", None, vec![("why", why)]);
             return;
@@ -157,38 +171,43 @@ impl HostDriver {
         index: usize,
     ) -> Result<(), String> {
         let JoiningJob { job, listener } = joining;
+        self.end_exchange("the ranks continue elsewhere");
+        let number = self.exchanges_begun;
+        self.exchanges_begun += 1;
         let exchange = job.exchange(&listener, Arc::clone(&data))?;
         let inbox = Arc::clone(&self.shared.inbox);
-        let name = listener.options().job.clone();
-        let events = move |node, event| inbox.push(HostEvent::Peer { node, event });
+        let events = move |node, event| inbox.push(HostEvent::Peer { exchange: number, node, event });
         let mesh =
             listener.connect(&job.addresses, &(Arc::new(events) as _)).map_err(|why| why.to_string())?;
         let drawing =
-            start_drawing(job.draw, Arc::clone(&self.shared.inbox)).map_err(|why| why.to_string())?;
+            start_drawing(job.draw, number, Arc::clone(&self.shared.inbox)).map_err(|why| why.to_string())?;
         // One read of the origin would bring samples that other nodes hold.
         self.planner.handle_ungrouped(EntryId(first));
         self.exchange = Some(Box::new(HostExchange {
-            job: name,
+            number,
+            plan: job.plan,
             data,
             data_set: u32::try_from(index).expect("data sets are numbered in 32 bits"),
             first,
             exchange,
             mesh,
             reads: BTreeMap::new(),
-            sending: BTreeMap::new(),
-            sendings_begun: 0,
             drawing,
             is_drawing: false,
             origin_time: Nanos::ZERO,
-            is_over: false,
+            has_consumer: false,
         }));
+        self.meeting_until = Nanos::ZERO;
         self.want_epochs();
+        for number in self.consumers.keys().copied().collect::<Vec<_>>() {
+            self.note_fetched(number);
+        }
         Ok(())
     }
 
     /// An epoch of the job is drawn; without samples the run has no such epoch.
-    pub(super) fn take_epoch(&mut self, wanted: WantedEpoch, samples: Option<Vec<SampleId>>) {
-        let Some(one) = &mut self.exchange else { return };
+    pub(super) fn take_epoch(&mut self, exchange: u64, wanted: WantedEpoch, samples: Option<Vec<SampleId>>) {
+        let Some(one) = self.exchange.as_mut().filter(|one| one.number == exchange) else { return };
         one.is_drawing = false;
         let plan = one.exchange.plan_mut();
         match (wanted, samples) {
@@ -200,7 +219,7 @@ impl HostDriver {
 
     /// Have the epoch drawn that the plan wants.
     fn want_epochs(&mut self) {
-        let Some(one) = self.exchange.as_mut().filter(|one| !one.is_drawing && !one.is_over) else { return };
+        let Some(one) = self.exchange.as_mut().filter(|one| !one.is_drawing) else { return };
         if let Some(wanted) = one.exchange.plan().wanted_epoch() {
             one.is_drawing = one.drawing.send(wanted).is_ok();
         }
@@ -255,29 +274,39 @@ impl HostDriver {
     /// A consumer has got further.
     pub(super) fn note_fetched(&mut self, number: u32) {
         let Some(consumer) = self.consumers.get(&number) else { return };
-        let of_job = |one: &&mut Box<HostExchange>| {
-            consumer.data_set == Some(one.data_set) && consumer.facts.job == one.job
+        let is_followed = |one: &&mut Box<HostExchange>| {
+            consumer.data_set == Some(one.data_set) && consumer.follows(&one.plan)
         };
-        let Some(one) = self.exchange.as_mut().filter(of_job) else { return };
+        let Some(one) = self.exchange.as_mut().filter(is_followed) else { return };
+        one.has_consumer = true;
         let next = self.planner.announced(consumer.id).start;
         one.exchange.handle_fetched(Rank(consumer.facts.rank), consumer.passed(next));
     }
 
-    /// A consumer continues elsewhere: the accesses of its job are not the planned ones any more.
-    pub(super) fn note_restart(&mut self, number: u32) {
+    /// A consumer has other accesses than before: if they are later ones than those of the plan, that has ended.
+    pub(super) fn note_generation(&mut self, number: u32) {
         let Some(consumer) = self.consumers.get(&number) else { return };
-        let is_of_job = |one: &HostExchange| {
-            !one.is_over && consumer.data_set == Some(one.data_set) && consumer.facts.job == one.job
+        let is_past = |one: &HostExchange| {
+            consumer.is_of_loader(&one.plan) && consumer.generation > one.plan.generation
         };
-        if consumer.voided > 0 && self.exchange.as_deref().is_some_and(is_of_job) {
+        if self.exchange.as_deref().is_some_and(is_past) {
             self.end_exchange("a rank continues at another position than planned");
         }
     }
 
-    /// Exchange nothing more. What is being read is read from the origin.
+    /// A consumer has left: with the last one of its loader, the plan ends.
+    pub(super) fn note_detached(&mut self) {
+        let Some(one) = &self.exchange else { return };
+        if one.has_consumer && !self.consumers.values().any(|consumer| consumer.is_of_loader(&one.plan)) {
+            self.end_exchange("the loaders of this node have closed");
+        }
+    }
+
+    /// Exchange nothing more by the present plan. What is being read is read from the origin.
     fn end_exchange(&mut self, why: &str) {
-        let Some(one) = &mut self.exchange else { return };
-        one.is_over = true;
+        let Some(mut one) = self.exchange.take() else { return };
+        self.meeting_until = now().saturating_add(MEETING_MAX);
+        self.exchanged = Some(self.exchanged.unwrap_or_default() + one.exchange.counts());
         let samples: Vec<_> = one.reads.keys().copied().collect();
         let ended = samples.into_iter().filter_map(|sample| Some((one.entry(sample), one.end_read(sample)?)));
         let ended: Vec<_> = ended.collect();
@@ -298,10 +327,16 @@ impl HostDriver {
 
     // ---- what other nodes do
 
-    pub(super) fn handle_peer(&mut self, node: NodeIndex, event: MeshEvent) {
+    pub(super) fn handle_peer(&mut self, exchange: u64, node: NodeIndex, event: MeshEvent) {
         let now = now();
-        let Some(one) = &mut self.exchange else { return };
         match event {
+            MeshEvent::Sent(number) => return self.handle_sent(number),
+            MeshEvent::Disconnected(_) => self.end_sendings(exchange, node),
+            _ => {}
+        }
+        let Some(one) = self.exchange.as_mut().filter(|one| one.number == exchange) else { return };
+        match event {
+            MeshEvent::Sent(_) => {}
             MeshEvent::Connected => {
                 let fields = vec![("node", node.to_string())];
                 self.shared.log.add("node connected", None, fields);
@@ -311,10 +346,6 @@ impl HostDriver {
                 let fields = vec![("node", node.to_string()), ("why", why)];
                 self.shared.log.add("node disconnected", None, fields);
                 one.exchange.handle_disconnected(node, now);
-                let to_node = one.sending.iter().filter(|(_, sending)| sending.node == node);
-                for number in to_node.map(|(&number, _)| number).collect::<Vec<_>>() {
-                    self.end_sending(number);
-                }
             }
             MeshEvent::Message(message) => {
                 let local = LocalEntries { planner: &self.planner, data: &one.data, first: one.first };
@@ -329,22 +360,30 @@ impl HostDriver {
                     self.note_read_end(entry, ReadOutcome::Ok, now);
                 }
             }
-            MeshEvent::Sent(number) => {
-                if let Some(Sending { node, sample, .. }) = self.end_sending(number)
-                    && let Some(one) = &mut self.exchange
-                {
-                    one.exchange.handle_sent(node, sample, one.size(sample));
-                }
-            }
         }
     }
 
-    /// The bytes of a sample are not needed any more.
+    /// The bytes of a sample that was sent are not needed any more.
+    fn handle_sent(&mut self, number: u64) {
+        let Some(Sending { exchange, node, sample, .. }) = self.end_sending(number) else { return };
+        if let Some(one) = self.exchange.as_mut().filter(|one| one.number == exchange) {
+            one.exchange.handle_sent(node, sample, one.size(sample));
+        }
+    }
+
+    /// Nothing more is sent to a node on a connection.
+    fn end_sendings(&mut self, exchange: u64, node: NodeIndex) {
+        let to_node = |one: &Sending| one.exchange == exchange && one.node == node;
+        let ended = self.sending.iter().filter(|(_, one)| to_node(one)).map(|(&number, _)| number);
+        for number in ended.collect::<Vec<_>>() {
+            self.end_sending(number);
+        }
+    }
+
     fn end_sending(&mut self, number: u64) -> Option<Sending> {
-        let one = self.exchange.as_mut()?;
-        let sending = one.sending.remove(&number)?;
-        if let SentFrom::Memory = sending.from {
-            self.planner.handle_sent(one.entry(sending.sample));
+        let sending = self.sending.remove(&number)?;
+        if let SentFrom::Memory(entry) = sending.from {
+            self.planner.handle_sent(entry);
         }
         Some(sending)
     }
@@ -355,7 +394,7 @@ impl HostDriver {
     pub(super) fn act_in_exchange(&mut self, now: Nanos) -> bool {
         let mut has_any = false;
         loop {
-            let Some(one) = self.exchange.as_mut().filter(|one| !one.is_over) else { return has_any };
+            let Some(one) = &mut self.exchange else { return has_any };
             let local = LocalEntries { planner: &self.planner, data: &one.data, first: one.first };
             let Some(action) = one.exchange.poll_action(&local, now) else { break };
             self.execute_in_exchange(action, now);
@@ -366,12 +405,16 @@ impl HostDriver {
     }
 
     pub(super) fn peer_counts(&self) -> Option<PeerCounts> {
-        self.exchange.as_ref().map(|one| one.exchange.counts())
+        let present = self.exchange.as_ref().map(|one| one.exchange.counts());
+        match (self.exchanged, present) {
+            (Some(before), Some(present)) => Some(before + present),
+            (before, present) => before.or(present),
+        }
     }
 
     /// When to act in the exchange again.
     pub(super) fn exchange_timeout(&self) -> Option<Nanos> {
-        self.exchange.as_ref().filter(|one| !one.is_over)?.exchange.poll_timeout()
+        self.exchange.as_ref()?.exchange.poll_timeout()
     }
 
     fn execute_in_exchange(&mut self, action: PeerAction, now: Nanos) {
@@ -442,13 +485,13 @@ impl HostDriver {
     /// Send a sample from the memory, or read it from the disk first.
     fn send_sample(&mut self, node: NodeIndex, sample: SampleId, size: Bytes) {
         let Some(one) = &mut self.exchange else { return };
-        let (entry, number) = (one.entry(sample), one.sendings_begun);
-        one.sendings_begun += 1;
+        let (exchange, entry, number) = (one.number, one.entry(sample), self.sendings_begun);
+        self.sendings_begun += 1;
         if self.planner.handle_sending(entry) {
             let payload = self.places.payload(entry, size);
             // Without a connection, its end is on its way here.
             let is_sent = payload.is_some_and(|payload| one.mesh.send_sample(node, number, sample, payload));
-            one.sending.insert(number, Sending { node, sample, from: SentFrom::Memory });
+            self.sending.insert(number, Sending { exchange, node, sample, from: SentFrom::Memory(entry) });
             if !is_sent {
                 self.end_sending(number);
             }
@@ -459,7 +502,8 @@ impl HostDriver {
             Some(disk) => {
                 let len = usize::try_from(size.get()).expect("a sample fits into memory");
                 let (dest, scratch) = Dest::from_vec(vec![0; len]);
-                one.sending.insert(number, Sending { node, sample, from: SentFrom::Disk(scratch) });
+                let from = SentFrom::Disk(scratch);
+                self.sending.insert(number, Sending { exchange, node, sample, from });
                 let (ticket, key) = (TicketOwner::PeerRead.ticket(number), data_set.key(entry));
                 disk.submit(Op::Read { ticket, key, offset: 0, dest });
             }
@@ -469,14 +513,14 @@ impl HostDriver {
 
     /// A sample was read from the disk to be sent.
     pub(super) fn handle_peer_read(&mut self, number: u64, outcome: ReadOutcome) {
-        let Some(one) = &mut self.exchange else { return };
         // None if the connection has ended.
-        let Some(Sending { node, sample, from }) = one.sending.remove(&number) else { return };
+        let Some(Sending { exchange, node, sample, from }) = self.sending.remove(&number) else { return };
         let SentFrom::Disk(scratch) = from else { return };
+        let Some(one) = self.exchange.as_mut().filter(|one| one.number == exchange) else { return };
         let size = one.size(sample);
         if let Some(bytes) = scratch.into_bytes().ok().filter(|_| outcome == ReadOutcome::Ok) {
             if one.mesh.send_sample(node, number, sample, Payload::from_vec(bytes)) {
-                one.sending.insert(number, Sending { node, sample, from: SentFrom::Copy });
+                self.sending.insert(number, Sending { exchange, node, sample, from: SentFrom::Copy });
             }
             return;
         }

@@ -62,6 +62,7 @@ impl HostDriver {
         let Some(consumer) = self.consumers.remove(&number) else { return };
         self.planner.handle_detach(consumer.id, now());
         self.numbers[consumer.id.0 as usize] = None;
+        self.note_detached();
         if self.consumers.is_empty() {
             self.planner.handle_idle(now());
         }
@@ -99,9 +100,12 @@ impl HostDriver {
         if announcement.is_restart {
             let void = self.planner.announced(consumer.id);
             consumer.voided += void.end - void.start;
+            consumer.generation_start = void.end;
             consumer.announcing.clear();
             self.planner.handle_restart(consumer.id, now);
         }
+        let is_new =
+            std::mem::replace(&mut consumer.generation, announcement.generation) != announcement.generation;
         let count = opened.data.index().len();
         if consumer.announcing.len() + announcement.samples.len() > EPOCH_MAX {
             return Err(MessageFault::EpochTooLong);
@@ -119,8 +123,8 @@ impl HostDriver {
         if announcement.is_end {
             self.planner.handle_end(consumer.id);
         }
-        if announcement.is_restart {
-            self.note_restart(number);
+        if is_new {
+            self.note_generation(number);
         }
         Ok(())
     }

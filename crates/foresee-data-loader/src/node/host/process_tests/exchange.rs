@@ -14,7 +14,7 @@ use foresee_wire::{
 };
 
 use super::*;
-use crate::node::PeerOptions;
+use crate::node::{PeerOptions, PlanKey};
 
 const BATCH: usize = 4;
 
@@ -49,6 +49,12 @@ fn listener(own: u16, nodes: u16) -> PeerListener {
     PeerListener::bind(options, (Ipv4Addr::LOCALHOST, 0).into()).expect("a free port")
 }
 
+/// The first plan of the consumers of these tests.
+fn plan() -> PlanKey {
+    let Hello { job, loader, .. } = hello();
+    PlanKey { job, loader, generation: 0 }
+}
+
 /// The samples of all ranks in an epoch: a permutation, by step and rank.
 fn in_order(samples: u64, epoch: u64) -> Vec<u64> {
     let mut dice = Dice::new(epoch);
@@ -71,6 +77,32 @@ impl Job {
         job
     }
 
+    /// All nodes agree on another plan, from `epoch` on, with what they have.
+    fn join_again(&self, generation: u32, epoch: u64) {
+        let plan = PlanKey { generation, ..plan() };
+        let contents: Vec<_> = (self.nodes.iter())
+            .map(|node| {
+                let mut found = None;
+                wait_until("the contents", || {
+                    found = node.host.contents(plan.clone(), WATCHDOG);
+                    found.is_some()
+                });
+                found.expect("the contents")
+            })
+            .collect();
+        let count = u16::try_from(self.nodes.len()).expect("few");
+        let listeners: Vec<_> = (0..count).map(|own| listener(own, count)).collect();
+        let addresses: Vec<_> = listeners.iter().map(PeerListener::address).collect();
+        for (node, listener) in self.nodes.iter().zip(listeners) {
+            let job = PeerJob {
+                plan: plan.clone(),
+                contents: contents.clone(),
+                ..self.peer_job(node, &addresses, epoch)
+            };
+            node.host.join_job(job, listener);
+        }
+    }
+
     /// The hosts, which do not exchange samples yet.
     fn apart(nodes: u16, samples: u64, epochs: u64, options: impl Fn(&Path) -> NodeHostOptions) -> Self {
         let data = private_dir();
@@ -86,20 +118,26 @@ impl Job {
     }
 
     fn join(&self, node: &JobNode, listener: PeerListener, addresses: &[std::net::SocketAddr]) {
+        node.host.join_job(self.peer_job(node, addresses, 0), listener);
+    }
+
+    /// The plan from the start of `epoch` on.
+    fn peer_job(&self, node: &JobNode, addresses: &[std::net::SocketAddr], epoch: u64) -> PeerJob {
         let count = u16::try_from(addresses.len()).expect("few");
         let (samples, epochs) = (self.samples, self.epochs);
-        let job = PeerJob {
+        PeerJob {
+            plan: plan(),
+            contents: Vec::new(),
             fingerprint: self.index.file_fingerprint(),
             addresses: addresses.to_vec(),
             capacities: vec![node.host.reservable(Bytes::new(SAMPLE as u64)); addresses.len()],
             shape: JobShape { nodes: (0..count).map(NodeIndex).collect(), batch: BATCH },
             horizon: 2,
-            draw: Box::new(move |epoch| {
-                let all = (epoch < epochs).then(|| in_order(samples, epoch))?;
+            draw: Box::new(move |nth| {
+                let all = (epoch + nth < epochs).then(|| in_order(samples, epoch + nth))?;
                 Some(all.into_iter().map(SampleId).collect())
             }),
-        };
-        node.host.join_job(job, listener);
+        }
     }
 
     fn attach(&self, rank: usize) -> TestConsumer {
@@ -191,19 +229,17 @@ fn a_node_that_ends_costs_reads() {
 }
 
 #[test]
-fn a_rank_that_continues_elsewhere_ends_the_exchange() {
-    let job = Job::new(2, 80, 3, |home| host_options(home, 4 << 20));
+fn ranks_that_continue_elsewhere_exchange_what_the_nodes_have_by_another_plan() {
+    let job = Job::new(2, 240, 5, |home| host_options(home, 4 << 20));
     let mut ranks: Vec<_> = (0..2).map(|rank| job.attach(rank)).collect();
     job.run(&mut ranks, 0..1);
-    let other = in_order(80, 7);
     for rank in &mut ranks {
-        rank.announce(&in_order(80, 1)[..8]);
-        rank.announce_with(&other, true);
-        for (number, batch) in (1 << 40..).zip(other.chunks(BATCH)) {
-            rank.request(number, batch);
-            rank.copy(number, batch);
-            rank.release(number, &[]);
-        }
+        rank.generation = 1;
+        // An epoch that none of them reads is void then.
+        rank.announce_with(&[], false);
+        rank.announce_with(&in_order(240, 1), false);
+        rank.generation = 2;
+        rank.announce_with(&[], true);
     }
     for node in &job.nodes {
         let mut all = Vec::new();
@@ -213,6 +249,9 @@ fn a_rank_that_continues_elsewhere_ends_the_exchange() {
             all.contains(&"no exchange of samples")
         });
     }
+    job.join_again(2, 2);
+    job.run(&mut ranks, 2..5);
+    job.check_origin();
 }
 
 /// Deny every sample that a host requests, until it has requested one and `is_over`; returns the first.

@@ -1083,6 +1083,7 @@ class Loader:
         listed: bool,
         avoid: list[int] = ...,
         node: tuple[str, str] | None = None,
+        peers: bool = False,
     ) -> Loader:
         """Check and store the configuration; opens no thread, file or connection.
 
@@ -1095,6 +1096,7 @@ class Loader:
         ``run_dir``: folder of the ledger.
         ``listed``: the origin has just been listed, so it is reachable.
         ``node``: name of the job and version of the package, for the host of the node's cache; None: own caches only.
+        ``peers``: the nodes of the job exchange samples; see ``peer_offer``. Without effect on a run without an order.
         ``avoid``: samples that the order replaces by substitutes; samples given to ``begin_epoch`` stay unchanged.
 
         Raises:
@@ -1124,6 +1126,43 @@ class Loader:
         Raises:
             ConfigError: ``order`` is given to a run that has one, or is missing, or does not fit the data set.
         """
+
+    def peer_offer(
+        self, after: int | None, *, node: int, nodes: int, address: str, secret: str | None, timeout_ms: int
+    ) -> tuple[str, int, bytes] | str:
+        """Wait for the next offer of this node to the others of its job, after generation ``after``.
+
+        Called in the process of each node's lowest local rank. A generation ends when the ranks continue elsewhere than
+        planned.
+
+        Args:
+            after: the last generation that was offered; None: none.
+            node: this node, from 0; ranks are numbered node by node, the same number on each.
+            nodes: number of nodes.
+            address: IP address at which the others reach this node.
+            secret: of the job; None: that of ``FORESEE_TOKEN``.
+            timeout_ms: maximum time of the call.
+
+        Returns:
+            Identity of the loader, equal on all nodes, generation, and bytes for ``join_peers`` of all nodes; or
+            ``"waiting"``: call again; ``"closed"``, ``"not host"``: there will be none.
+
+        Raises:
+            ForeseeError: the address cannot be used, or the secret is missing.
+        """
+
+    def join_peers(self, offers: list[bytes]) -> None:
+        """Exchange samples with the nodes that have made these offers, one of each node, in their order.
+
+        Raises:
+            ForeseeError: the nodes differ in what the message names, or the loader has continued elsewhere meanwhile.
+        """
+
+    def generation(self) -> int | None:
+        """How often the loader has continued elsewhere than planned; None once it is closed."""
+
+    def host_events(self) -> list[tuple[str, dict[str, str]]]:
+        """Return and forget what has happened in the host of the node's cache, if that is in this process."""
 
     def next_batch(self, *, timeout_ms: int | None = None) -> Batch | None:
         """Wait for the next batch; None when the current epoch has no more (call again for the next epoch).

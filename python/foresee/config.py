@@ -93,8 +93,10 @@ class Cache:
     disk_size: int | str | None = None
     """Capacity of ``disk`` in bytes, including the entries of earlier and concurrent runs; the oldest unused entries
     are evicted first. Required with ``disk``, refused without."""
-    peers: bool = False
-    """Share samples between nodes. Not in this version: True is refused."""
+    peers: bool | None = None
+    """Exchange samples between the nodes of a job, so that the origin is read once for all of them: None, where the
+    launcher reports several nodes and the order of all ranks is known for the run; True, the same, with a warning where
+    it is not possible; False, never."""
     _handle: list[Any] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -112,10 +114,8 @@ class Cache:
             faults.append(
                 f"disk_size={self.disk_size!r} without disk=; pass the directory, or leave both out"
             )
-        if self.peers:
-            faults.append(
-                "peers=True: exchange of samples between nodes is not in this version; leave it out"
-            )
+        if self.peers not in {None, True, False}:
+            faults.append(f"peers={self.peers!r}; use True, False, or None for what the launcher reports")
         if faults:
             raise ConfigError(faults)
 
@@ -162,7 +162,7 @@ class Cache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the fields only: another process has another cache."""
-        return partial(Cache, ram=self.ram, disk=self.disk, disk_size=self.disk_size), ()
+        return partial(Cache, ram=self.ram, disk=self.disk, disk_size=self.disk_size, peers=self.peers), ()
 
 
 _handles = threading.Lock()
@@ -194,6 +194,8 @@ class Settings:
     """``FORESEE_CACHE_DIR``: its ``disk``."""
     disk_size: str | None = None
     """``FORESEE_DISK_SIZE``: its ``disk_size``."""
+    peers: bool | None = None
+    """``FORESEE_PEERS``: ``peers`` of all caches that leave it out, 1 or 0."""
 
     @staticmethod
     def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -214,6 +216,9 @@ class Settings:
         threads = env.get("FORESEE_THREADS")
         if threads is not None and not (threads.isascii() and threads.isdigit() and int(threads) >= 1):
             faults.append(f"FORESEE_THREADS={threads!r}; use a whole number of 1 or more")
+        peers = env.get("FORESEE_PEERS")
+        if peers not in {None, "0", "1"}:
+            faults.append(f"FORESEE_PEERS={peers!r}; use 1 or 0")
         log = env.get("FORESEE_LOG")
         if log is not None and log.lower() not in {"debug", "info", "warning", "error"}:
             faults.append(f"FORESEE_LOG={log!r}; use debug, info, warning or error")
@@ -230,6 +235,7 @@ class Settings:
             ram=env.get("FORESEE_RAM"),
             cache_dir=path("FORESEE_CACHE_DIR"),
             disk_size=env.get("FORESEE_DISK_SIZE"),
+            peers=None if peers is None else peers == "1",
         )
 
     def cache(self) -> Cache:

@@ -93,7 +93,7 @@ def digests(lines: Sequence[Any]) -> list[str]:
 def expected(root: pathlib.Path, rank: int, world: int, epochs: int, **options: Any) -> list[str]:
     """Return the digest of each batch of a rank that reads alone."""
     loader = foresee.Loader(
-        root, **{**_DEFAULTS, **options}, rank=rank, world_size=world, cache=foresee.Cache(ram=0)
+        root, **{**DEFAULTS, **options}, rank=rank, world_size=world, cache=foresee.Cache(ram=0)
     )
     with loader:
         return [_digest(batch) for _ in range(epochs) for batch in loader]
@@ -114,7 +114,7 @@ def run_rank(
     """
     memory = foresee.Cache(**(cache or {"ram": "64MB"}))
     # Nothing is read for epochs that nobody consumes, so the statistics are complete at the end.
-    with foresee.Loader(root, **{**_DEFAULTS, **options}, cache=memory, epochs=epochs) as loader:
+    with foresee.Loader(root, **{**DEFAULTS, **options}, cache=memory, epochs=epochs) as loader:
         count = 0
         for _ in range(epochs):
             for batch in loader:
@@ -154,7 +154,7 @@ def main() -> None:
 
     dist.init_process_group("gloo")
     memory = foresee.Cache(ram="8MB")
-    with foresee.Loader(sys.argv[1], **_DEFAULTS, cache=memory) as loader:
+    with foresee.Loader(sys.argv[1], **DEFAULTS, cache=memory) as loader:
         for _ in range(3):
             epoch(loader)
         dist.barrier()
@@ -165,7 +165,8 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-_DEFAULTS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
+#: Arguments of loaders that a test does not change.
+DEFAULTS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
 
 
 def _digest(batch: foresee.Batch) -> str:

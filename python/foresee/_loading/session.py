@@ -26,6 +26,7 @@ from foresee._loading.data_source import Source
 from foresee._loading.map_source import MapEngine, MapSource
 from foresee._loading.on_error import FaultHandler, OnError
 from foresee._loading.orders import EpochSamples, RunOrder, positions
+from foresee._loading.peers import PeerRendezvous, can_exchange
 from foresee._loading.plain import PlainEngine
 from foresee._loading.progress import Place, Progress
 from foresee._loading.store_options import StoreOptions
@@ -107,8 +108,12 @@ class Session:
 
     def _open_engine(self, settings: Settings, per_batch: int) -> Engine:
         source, order, world = self.source, self.order, self.world
+        self._peers: PeerRendezvous | None = None
         if isinstance(source, MapSource):
             return MapEngine(order, world, per_batch, drop_last=self.drop_last, run_dir=settings.run_dir)
+        shares_node = _shares_node(source, world)
+        asked = settings.peers if self.cache.peers is None else self.cache.peers
+        peers = shares_node and not settings.off and can_exchange(world, order, self.cache, peers=asked)
         try:
             native = _native.Loader(
                 source.index,
@@ -128,7 +133,8 @@ class Session:
                 run_dir=settings.run_dir,
                 listed=source.listed,
                 avoid=list(self._avoid),
-                node=(_job_name(), _native.__version__) if _shares_node(source, world) else None,
+                node=(_job_name(), _native.__version__) if shares_node else None,
+                peers=peers,
             )
         except ConfigError:
             raise
@@ -136,6 +142,8 @@ class Session:
             raise ConfigError(str(error)) from error
         if settings.off:
             return PlainEngine(native, source, order, world, per_batch, drop_last=self.drop_last)
+        if peers and world.local_rank == 0:
+            self._peers = PeerRendezvous(native, world, is_asked=bool(asked))
         return native
 
     def begin(self, *, repeats: bool) -> tuple[int, Place]:
@@ -179,7 +187,13 @@ class Session:
 
     def open(self) -> None:
         """Open origin, cache and threads of the engine. Idempotent; the first batch does it too."""
+        self._start_peers()
         self._engine.start()
+
+    def _start_peers(self) -> None:
+        """Let this node meet the others, once the program has its process group."""
+        if self._peers is not None:
+            self._peers.start()
 
     def begin_epoch(self, place: Place, order: EpochSamples | None = None) -> None:
         """Let the engine continue at ``place``; ``order``: the epoch's samples, where the run has no order.
@@ -191,6 +205,7 @@ class Session:
             order = order._replace(ids=ids)
         self._epoch_samples = order
         self._engine.begin_epoch(place.epoch, place.position, order)
+        self._start_peers()
 
     def abandon(self, token: int) -> None:
         """End the iterator of ``token`` early, and let the engine begin the next epoch at once, if it is known.

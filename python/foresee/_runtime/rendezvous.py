@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rendezvous of a job's ranks and servers: the job's name, its secret, and the addresses of colocated servers.
+"""Rendezvous of a job's ranks, nodes and servers: the job's name, its secret, and addresses.
 
-They come from the launcher's variables, torch's process group and files. A secret is never read from the command line,
-which every user of the host can see.
+They come from the launcher's variables, a store of torch, and files. torch is not imported for that: a store exists
+only where the program has imported it. A secret is never read from the command line, which every user of the host can
+see.
 """
 
 from __future__ import annotations
@@ -15,21 +16,27 @@ import os
 import re
 import secrets
 import socket
+import sys
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch.distributed as dist
-
-from foresee._runtime.ranks import World
 from foresee.errors import ConfigError, RankLost
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from foresee._runtime.ranks import World
+
 __all__ = [
+    "GRADIENTS",
+    "Purpose",
     "Store",
     "begin_attempt",
     "find_job_name",
     "find_own_address",
     "find_secret",
+    "find_store",
     "open_job",
     "share_address",
     "store_timeout_s",
@@ -59,14 +66,33 @@ _RANKS_SHOWN = 8
 _log = logging.getLogger("foresee")
 
 
+@dataclass(frozen=True)
+class Purpose:
+    """What those who meet want, for messages."""
+
+    member: str
+    """One of them."""
+    start: str
+    """What they start together."""
+    remedy: str
+    """What helps if one of them does not come in time."""
+
+
+#: The ranks of a job that share gradients.
+GRADIENTS = Purpose("rank", "the exchange of gradients", ", or pass a larger start_timeout=")
+
+
 class Store(Protocol):
-    """The part of ``torch.distributed.Store`` that is used."""
+    """The part of ``torch.distributed.Store`` that is used.
+
+    It is used without waits within it, because another thread could not use it meanwhile.
+    """
 
     def set(self, key: str, value: str, /) -> None:
         """Store a value."""
 
     def get(self, key: str, /) -> bytes:
-        """Wait for a value."""
+        """Return a value that is there."""
 
     def check(self, keys: list[str], /) -> bool:
         """Whether all keys have a value."""
@@ -91,8 +117,7 @@ def open_job(
     """
     named = find_job_name(exchange, world, environ)
     store = None
-    if dist.is_available() and dist.is_initialized():
-        default: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
+    if (default := _process_group_store()) is not None:
         if limit_s < store_timeout_s(default):
             default = _StoreView(default, limit_s=limit_s)
         store = begin_attempt(default, named or exchange, world)
@@ -109,7 +134,40 @@ def open_job(
     return _read(store, _NAME, 0), store
 
 
-def begin_attempt(store: Store, job: str, world: World) -> Store:
+def find_store(environ: Mapping[str, str] | None = None) -> Store | None:
+    """Return a store that all processes of the job reach: of torchrun's agents, else of the process group, else None.
+
+    The agents' store is the first choice, because it is a connection of its own.
+    """
+    env = os.environ if environ is None else environ
+    dist = _torch_distributed()
+    if dist is None:
+        return None
+    place, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT")
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and place and port:
+        try:
+            store: Store = dist.TCPStore(place, int(port), is_master=False, wait_for_workers=False)
+        except (RuntimeError, ValueError) as error:
+            _log.debug("the store of torchrun's agents at %s:%s: %s", place, port, error)
+        else:
+            return store
+    return _process_group_store()
+
+
+def _process_group_store() -> Store | None:
+    dist = _torch_distributed()
+    if dist is None or not dist.is_initialized():
+        return None
+    store: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
+    return store
+
+
+def _torch_distributed() -> Any:
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() else None
+
+
+def begin_attempt(store: Store, job: str, world: World, purpose: Purpose = GRADIENTS) -> Store:
     """Return the part of ``store`` for this attempt at the job. Collective.
 
     torchrun keeps its store, with all values, when it restarts ranks. So each rank draws a number, and asks under it
@@ -118,17 +176,17 @@ def begin_attempt(store: Store, job: str, world: World) -> Store:
     """
     place, own = f"foresee/{job}", secrets.token_hex(8)
     if world.rank == 0:
-        _gather_ranks(store, place, own, world)
+        _gather_ranks(store, place, own, world, purpose)
         return _StoreView(store, f"{place}/{own}/")
     store.set(f"{place}/asks/{world.rank}", own)
-    number = _read(store, f"{place}/answer/{own}", 0)
+    number = _read(store, f"{place}/answer/{own}", 0, purpose)
     place = f"{place}/{number}"
     store.set(f"{place}/here/{world.rank}", own)
-    _wait_for_all(store, place, world)
+    _wait_for_all(store, place, world, purpose)
     return _StoreView(store, f"{place}/")
 
 
-def _wait_for_all(store: Store, place: str, world: World) -> None:
+def _wait_for_all(store: Store, place: str, world: World, purpose: Purpose) -> None:
     """Wait until rank 0 reports that all ranks came.
 
     Raises:
@@ -149,9 +207,9 @@ def _wait_for_all(store: Store, place: str, world: World) -> None:
             store.set(f"{place}/heard/{world.rank}", "")
     except RuntimeError as error:
         # The store is lost, and its rank with it.
-        raise _missing_error([0], time.monotonic() - began) from error
+        raise _missing_error([0], time.monotonic() - began, purpose) from error
     if missing:
-        raise _missing_error(missing, time.monotonic() - began)
+        raise _missing_error(missing, time.monotonic() - began, purpose)
 
 
 def _report_missing(store: Store, place: str, missing: list[int], world: World) -> None:
@@ -164,7 +222,7 @@ def _report_missing(store: Store, place: str, missing: list[int], world: World) 
         time.sleep(_POLL_S)
 
 
-def _gather_ranks(store: Store, place: str, own: str, world: World) -> None:
+def _gather_ranks(store: Store, place: str, own: str, world: World, purpose: Purpose) -> None:
     """Answer every rank that asks for rank 0's number, and report when all came."""
     began = logged = time.monotonic()
     limit_s = store_timeout_s(store)
@@ -177,42 +235,47 @@ def _gather_ranks(store: Store, place: str, own: str, world: World) -> None:
         now = time.monotonic()
         if missing and now - began > limit_s:
             _report_missing(store, f"{place}/{own}", missing, world)
-            raise _missing_error(missing, limit_s)
+            raise _missing_error(missing, limit_s, purpose)
         if missing and now - logged > _LOG_EVERY_S:
             logged = now
-            _log.warning(
-                "%.0f s: waiting for %s to start the exchange of gradients", now - began, _ranks(missing)
-            )
+            waited_for = _members(missing, purpose)
+            _log.warning("%.0f s: waiting for %s to start %s", now - began, waited_for, purpose.start)
         if missing:
             time.sleep(_POLL_S)
     store.set(f"{place}/{own}/all", "")
 
 
-def _read(store: Store, key: str, rank: int) -> str:
+def _read(store: Store, key: str, rank: int, purpose: Purpose = GRADIENTS) -> str:
     """Read a value that a rank puts into the store.
 
     Raises:
         RankLost: it did not within the store's timeout.
     """
     began = time.monotonic()
+    limit_s, pause_s = store_timeout_s(store), _POLL_S / 16
     try:
+        while not store.check([key]):
+            if time.monotonic() - began > limit_s:
+                raise _missing_error([rank], limit_s, purpose)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S)
         return store.get(key).decode()
     except RuntimeError as error:
-        # The store is lost, or its timeout passed.
-        raise _missing_error([rank], time.monotonic() - began) from error
+        # The store is lost.
+        raise _missing_error([rank], time.monotonic() - began, purpose) from error
 
 
-def _missing_error(missing: list[int], seconds: float) -> RankLost:
+def _missing_error(missing: list[int], seconds: float, purpose: Purpose) -> RankLost:
     return RankLost(
-        f"{_ranks(missing)} did not come to the exchange of gradients within {seconds:.0f} s; look at the output "
-        "there, or pass a larger start_timeout=",
+        f"{_members(missing, purpose)} did not come to {purpose.start} within {seconds:.0f} s; look at the output "
+        f"there{purpose.remedy}",
         rank=missing[0],
     )
 
 
-def _ranks(some: list[int]) -> str:
+def _members(some: list[int], purpose: Purpose) -> str:
     shown = ", ".join(map(str, some[:_RANKS_SHOWN])) + (", ..." if len(some) > _RANKS_SHOWN else "")
-    return f"rank{'s' if len(some) > 1 else ''} {shown}"
+    return f"{purpose.member}{'s' if len(some) > 1 else ''} {shown}"
 
 
 def store_timeout_s(store: object) -> float:
@@ -256,6 +319,7 @@ def find_secret(
     secret_file: str | None,
     store: Store | None,
     environ: Mapping[str, str] | None = None,
+    purpose: Purpose = GRADIENTS,
 ) -> str | None:
     """Return the secret that the store carries; None if ``secret_file`` or ``FORESEE_TOKEN`` has it.
 
@@ -280,10 +344,11 @@ def find_secret(
         return None if own else drawn
     if own:
         return None
-    secret = _read(store, _SECRET, 0)
+    secret = _read(store, _SECRET, 0, purpose)
     if secret == _HAS_OWN_SECRET:
         raise ConfigError(
-            f"rank {rank} has no secret, and rank 0 has; set {TOKEN} or pass secret_file= on every rank"
+            f"{purpose.member} {rank} has no secret, and {purpose.member} 0 has; set {TOKEN} or pass secret_file= on "
+            f"every {purpose.member}"
         )
     return secret
 
@@ -334,15 +399,13 @@ class _StoreView:
 
     def __init__(self, store: Any, prefix: str = "", *, limit_s: float | None = None) -> None:
         self._store, self._prefix = store, prefix
-        self._limit = None if limit_s is None else dt.timedelta(seconds=limit_s)
-        self.timeout = self._limit or getattr(store, "timeout", None)
+        limit = None if limit_s is None else dt.timedelta(seconds=limit_s)
+        self.timeout = limit or getattr(store, "timeout", None)
 
     def set(self, key: str, value: str) -> None:
         self._store.set(self._prefix + key, value)
 
     def get(self, key: str) -> bytes:
-        if self._limit is not None:
-            self._store.wait([self._prefix + key], self._limit)
         value: bytes = self._store.get(self._prefix + key)
         return value
 

@@ -16,10 +16,10 @@ import weakref
 from dataclasses import dataclass
 
 from foresee._native import GradientExchange, GradientServer
+from foresee._runtime import rendezvous
 from foresee._runtime.ranks import World, detect
 from foresee._schema.addresses import resolve
 from foresee.errors import ConfigError, ForeseeError
-from foresee.torch import _rendezvous
 from foresee.torch._exchange import COLOCATED, ExchangeSettings
 from foresee.torch._node import LeaderAddress, leader_rank, wait_for_leader
 from foresee.torch._rank_group import RankGroup
@@ -47,7 +47,7 @@ class _JobContext:
     servers: list[str]
     """Addresses of dedicated servers."""
     tls: bool
-    store: _rendezvous.Store | None
+    store: rendezvous.Store | None
 
 
 class NetworkGroup(RankGroup):
@@ -80,8 +80,8 @@ class NetworkGroup(RankGroup):
             )
         addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in dedicated]
         world = detect()
-        name, store = _rendezvous.open_job(settings.job, world, limit_s=settings.start_timeout_s)
-        secret = _rendezvous.find_secret(world.rank, settings.secret_file, store)
+        name, store = rendezvous.open_job(settings.job, world, limit_s=settings.start_timeout_s)
+        secret = rendezvous.find_secret(world.rank, settings.secret_file, store)
         self._process = os.getpid()
         self._timeout_s = settings.timeout_s
         self._server: GradientServer | None = None
@@ -131,7 +131,7 @@ class NetworkGroup(RankGroup):
             timeline=settings.timeline,
         )
         if world.rank != leader:
-            limit_s = min(_rendezvous.store_timeout_s(job.store), settings.start_timeout_s)
+            limit_s = min(rendezvous.store_timeout_s(job.store), settings.start_timeout_s)
             return node.join(world.rank, wait_for_leader(job.name, leader, limit_s))
         own = node.listen()
         undo.callback(own.close)
@@ -151,9 +151,9 @@ class NetworkGroup(RankGroup):
         """Return the addresses of all servers, and start the colocated one of this rank."""
         if COLOCATED not in job.settings.servers:
             return job.servers
-        host = _rendezvous.find_own_address(job.world)
+        host = rendezvous.find_own_address(job.world)
         self._server = GradientServer.start(
-            resolve(f"[{host}]:0" if ":" in host else f"{host}:0", what=f"{_rendezvous.ADDRESS}:"),
+            resolve(f"[{host}]:0" if ":" in host else f"{host}:0", what=f"{rendezvous.ADDRESS}:"),
             timeout_s=job.settings.timeout_s,
             early_buffer_bytes=_EARLY_BUFFER_BYTES,
             secret=job.secret,
@@ -162,7 +162,7 @@ class NetworkGroup(RankGroup):
             colocated=True,
         )
         undo.callback(self._server.close)
-        own = _rendezvous.share_address(job.world, self._server.address, job.store, every=every)
+        own = rendezvous.share_address(job.world, self._server.address, job.store, every=every)
         return own + job.servers
 
     def close(self) -> None:

@@ -15,9 +15,10 @@ from support.waiting import WATCHDOG
 
 import foresee.torch as ft
 from foresee._native import GradientServer
+from foresee._runtime import rendezvous
 from foresee._runtime.ranks import World
 from foresee.errors import ConfigError, RankLost
-from foresee.torch import _network, _rendezvous
+from foresee.torch import _network
 from foresee.torch._exchange import ExchangeSettings, TensorSpec
 from foresee.torch._network import NetworkGroup
 from foresee.torch._rank_group import RankGroup
@@ -75,14 +76,14 @@ def test_missing_ranks_are_named_by_those_that_wait(monkeypatch, here, missing):
 
 def test_a_rank_that_is_missing_in_the_store_is_named():
     store = torch.distributed.HashStore()
-    bounded = _rendezvous._StoreView(store, limit_s=0.3)
+    bounded = rendezvous._StoreView(store, limit_s=0.3)
     with pytest.raises(RankLost, match=r"rank 1 did not come .* within 0 s.*start_timeout=") as raised:
-        _rendezvous.begin_attempt(bounded, "job", World(0, 2))
+        rendezvous.begin_attempt(bounded, "job", World(0, 2))
     assert raised.value.rank == 1
     with pytest.raises(RankLost, match="rank 0 did not come") as raised:
-        _rendezvous.begin_attempt(bounded, "job", World(1, 2))
+        rendezvous.begin_attempt(bounded, "job", World(1, 2))
     assert raised.value.rank == 0
-    assert _rendezvous.store_timeout_s(bounded) == dt.timedelta(seconds=0.3).total_seconds()
+    assert rendezvous.store_timeout_s(bounded) == dt.timedelta(seconds=0.3).total_seconds()
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), "10", None, True])

@@ -10,8 +10,9 @@ import pytest
 import torch
 from support.waiting import WATCHDOG, pause
 
+from foresee._runtime import rendezvous
+from foresee._runtime.ranks import World
 from foresee.errors import RankLost
-from foresee.torch import _rendezvous
 
 
 def test_restarted_ranks_see_no_values_of_an_earlier_attempt() -> None:
@@ -20,10 +21,10 @@ def test_restarted_ranks_see_no_values_of_an_earlier_attempt() -> None:
         found: list[tuple[str | None, list[str]] | None] = [None] * 3
 
         def join(rank: int, attempt: int = attempt, found: list = found) -> None:
-            world = _rendezvous.World(rank, 3)
-            view = _rendezvous.begin_attempt(store, "job", world)
-            secret = _rendezvous.find_secret(rank, None, view, {})
-            found[rank] = secret, _rendezvous.share_address(world, f"10.0.{attempt}.{rank}:7", view)
+            world = World(rank, 3)
+            view = rendezvous.begin_attempt(store, "job", world)
+            secret = rendezvous.find_secret(rank, None, view, {})
+            found[rank] = secret, rendezvous.share_address(world, f"10.0.{attempt}.{rank}:7", view)
 
         threads = [threading.Thread(target=join, args=(rank,)) for rank in order]
         for thread in threads:
@@ -46,7 +47,7 @@ def test_a_missing_rank_is_named_after_the_timeout_of_the_store() -> None:
 
     def join() -> None:
         with pytest.raises(RankLost, match="ranks 1, 3 did not come") as lost:
-            _rendezvous.begin_attempt(store, "job", _rendezvous.World(2, 4))
+            rendezvous.begin_attempt(store, "job", World(2, 4))
         named.append(lost.value.rank)
 
     waiting = threading.Thread(target=join)
@@ -54,20 +55,20 @@ def test_a_missing_rank_is_named_after_the_timeout_of_the_store() -> None:
     with pytest.raises(
         RankLost, match="ranks 1, 3 did not come to the exchange of gradients within 0 s"
     ) as lost:
-        _rendezvous.begin_attempt(store, "job", _rendezvous.World(0, 4))
+        rendezvous.begin_attempt(store, "job", World(0, 4))
     assert lost.value.rank == 1
     waiting.join(WATCHDOG)
     assert named == [1], "a waiting rank names the missing ones too, whichever rank gives up first"
     for wait in (
-        lambda: _rendezvous.begin_attempt(store, "other", _rendezvous.World(1, 2)),
-        lambda: _rendezvous.find_secret(1, None, store, {}),
+        lambda: rendezvous.begin_attempt(store, "other", World(1, 2)),
+        lambda: rendezvous.find_secret(1, None, store, {}),
     ):
         with pytest.raises(RankLost, match="rank 0 did not come"):
             wait()
     with pytest.raises(RankLost, match="rank 1 did not come"):
-        _rendezvous.share_address(_rendezvous.World(0, 2), "a:1", store)
+        rendezvous.share_address(World(0, 2), "a:1", store)
 
 
 def test_the_source_address_of_a_route_belongs_to_this_host() -> None:
-    assert _rendezvous._find_source_address("127.0.0.1") == "127.0.0.1"
-    assert _rendezvous._find_source_address("no such host.invalid") is None
+    assert rendezvous._find_source_address("127.0.0.1") == "127.0.0.1"
+    assert rendezvous._find_source_address("no such host.invalid") is None

@@ -40,9 +40,9 @@ def test_a_wrong_size_is_an_error_that_shows_it(wrong):
 
 def test_a_cache_reports_all_its_faults_at_once():
     with pytest.raises(ConfigError) as caught:
-        foresee.Cache(ram="lots", disk="/tmp/x", peers=True)
+        foresee.Cache(ram="lots", disk="/tmp/x", peers="yes")
     assert len(caught.value.faults) == 3
-    assert "not in this version" in str(caught.value)
+    assert "peers='yes'" in str(caught.value)
 
 
 def test_a_disk_size_without_a_disk_is_refused():
@@ -63,10 +63,10 @@ def test_more_ram_than_the_process_may_use_is_refused():
 
 
 def test_a_cache_pickles_as_its_fields(tmp_path):
-    cache = foresee.Cache(ram="1MB", disk=tmp_path, disk_size="1GB")
+    cache = foresee.Cache(ram="1MB", disk=tmp_path, disk_size="1GB", peers=False)
     cache.native()
     again = pickle.loads(pickle.dumps(cache))
-    assert (again.ram_bytes, again.disk, again.disk_bytes) == (10**6, tmp_path, 10**9)
+    assert (again.ram_bytes, again.disk, again.disk_bytes, again.peers) == (10**6, tmp_path, 10**9, False)
 
 
 def test_loaders_without_a_cache_share_the_one_of_the_environment(monkeypatch):

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of a job that exchange samples return the same batches, and read each sample once from the origin."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support.data import make_folder
+from support.node_ranks import digests, expected, outcomes
+from support.peer_ranks import MET, nodes_of_ranks
+
+SAMPLES = 601
+SIZES = [4000 + 170 * (sample % 13) for sample in range(SAMPLES)]
+#: Two nodes have space for all samples, and a loader stages at most the first epoch of its rank before the nodes have met.
+RAM = "2870KB"
+BATCH = 4
+
+
+def run(
+    job: pathlib.Path,
+    root: pathlib.Path,
+    *,
+    nodes: int,
+    per_node: int,
+    epochs: int,
+    ends: Mapping[str, int] | None = None,
+    cache: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    meets: bool = True,
+) -> list[Any]:
+    """Run a job, compare all batches with those of ranks that read alone, and return the last line of each rank."""
+    plan = {
+        "root": str(root),
+        "epochs": epochs,
+        "ends": ends or {},
+        "cache": {"ram": RAM, **(cache or {})},
+        "meets": meets,
+        "batch_size": BATCH,
+    }
+    with nodes_of_ranks(job, plan, nodes=nodes, per_node=per_node, env=env) as programs:
+        found = [lines for lines, _ in outcomes(programs)]
+    world = nodes * per_node
+    steps = math.ceil(math.ceil(SAMPLES / world) / BATCH)
+    for rank, lines in enumerate(found):
+        whole, wanted = expected(root, rank, world, epochs, batch_size=BATCH), []
+        for epoch in range(epochs):
+            wanted += whole[epoch * steps : epoch * steps + (ends or {}).get(str(epoch), steps)]
+        assert digests(lines) == wanted, f"rank {rank}"
+        assert lines[-1]["ok"], f"rank {rank}"
+    return [lines[-1] for lines in found]
+
+
+def peers_of(last: list[Any], per_node: int) -> list[Any]:
+    """Return what each node has exchanged."""
+    return [rank["stats"]["node"]["host"]["peers"] for rank in last[::per_node]]
+
+
+def read_at_origin(last: list[Any]) -> int:
+    """Return the number of samples that all ranks together have had from the origin."""
+    return sum(rank["stats"]["node"]["sources"]["origin"]["samples"] for rank in last)
+
+
+def test_two_nodes_read_each_sample_once_from_the_origin(job: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    root = make_folder(tmp_path / "data", SIZES)
+    last = run(job, root, nodes=2, per_node=2, epochs=4)
+    peers = peers_of(last, 2)
+    again = sum(one["missing"] + one["late"] + one["silent"] for one in peers)
+    assert read_at_origin(last) <= SAMPLES + again
+    assert min(one["received"]["samples"] for one in peers) > 0
+    assert sum(rank["stats"]["node"]["sources"]["peer"]["samples"] for rank in last) > 0
+
+
+def test_nodes_of_one_rank_have_a_host_each_and_meet_again_after_an_early_end(
+    job: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    root = make_folder(tmp_path / "data", SIZES)
+    last = run(job, root, nodes=2, per_node=1, epochs=4, ends={"1": 5})
+    for rank in last:
+        assert rank["stats"]["node"]["role"] == "host"
+        assert sum(text.startswith(MET) for text in rank["messages"]) == 2
+        assert rank["stats"]["node"]["host"]["peers"]["received"]["samples"] > 0
+
+
+@pytest.mark.parametrize(
+    ("cache", "env"), [({"peers": False}, {}), ({}, {"FORESEE_PEERS": "0"})], ids=["argument", "variable"]
+)
+def test_nodes_exchange_nothing_if_the_user_says_so(
+    job: pathlib.Path, tmp_path: pathlib.Path, cache: Mapping[str, Any], env: Mapping[str, str]
+) -> None:
+    root = make_folder(tmp_path / "data", SIZES)
+    last = run(job, root, nodes=2, per_node=2, epochs=2, cache=cache, env=env, meets=False)
+    assert peers_of(last, 2) == [None, None]
+    assert not any("samples" in text for rank in last for text in rank["messages"])

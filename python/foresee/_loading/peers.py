@@ -53,8 +53,8 @@ def can_exchange(world: World, order: RunOrder | None, cache: Cache, *, peers: b
     ranks = world.local_size
     if not world.local_size_known or world.size % ranks != 0 or world.rank % ranks != world.local_rank:
         why = (
-            "ranks are not numbered node by node, the same number on each: start them with torchrun, or with "
-            "srun --ntasks-per-node"
+            "ranks are not numbered node by node, the same number on each: start them with torchrun, or give each node of "
+            "the launcher as many consecutive ranks"
         )
     elif order is None:
         why = "the order of all ranks is not known for the run: pass seed= and shuffle= instead of a sampler"
@@ -68,11 +68,11 @@ def can_exchange(world: World, order: RunOrder | None, cache: Cache, *, peers: b
 class PeerRendezvous:
     """Lets this node's host meet those of the others, in a thread that ends with ``loader``."""
 
-    def __init__(self, loader: _native.Loader, world: World, *, is_asked: bool) -> None:
+    def __init__(self, loader: _native.Loader, world: World, *, is_requested: bool) -> None:
         self._loader = loader
         self._world = world
         self._nodes = World(world.rank // world.local_size, world.size // world.local_size)
-        self._level = logging.WARNING if is_asked else logging.INFO
+        self._level = logging.WARNING if is_requested else logging.INFO
         self._thread = threading.Thread(target=self._run, name="foresee-peers", daemon=True)
 
     def start(self) -> None:

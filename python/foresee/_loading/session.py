@@ -112,8 +112,8 @@ class Session:
         if isinstance(source, MapSource):
             return MapEngine(order, world, per_batch, drop_last=self.drop_last, run_dir=settings.run_dir)
         shares_node = _shares_node(source, world)
-        asked = settings.peers if self.cache.peers is None else self.cache.peers
-        peers = shares_node and not settings.off and can_exchange(world, order, self.cache, peers=asked)
+        wanted = settings.peers if self.cache.peers is None else self.cache.peers
+        peers = shares_node and not settings.off and can_exchange(world, order, self.cache, peers=wanted)
         try:
             native = _native.Loader(
                 source.index,
@@ -143,7 +143,7 @@ class Session:
         if settings.off:
             return PlainEngine(native, source, order, world, per_batch, drop_last=self.drop_last)
         if peers and world.local_rank == 0:
-            self._peers = PeerRendezvous(native, world, is_asked=bool(asked))
+            self._peers = PeerRendezvous(native, world, is_requested=bool(wanted))
         return native
 
     def begin(self, *, repeats: bool) -> tuple[int, Place]:

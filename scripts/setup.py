@@ -39,10 +39,11 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 #: Environment of tests with the oldest supported torch.
 OLDEST = ROOT / ".oldest-torch-venv"
-#: Environments of tests against DLIO, Ray and training frameworks.
+#: Environments of tests against DLIO, Ray, training frameworks and libCacheSim.
 DLIO = ROOT / ".dlio-venv"
 RAY = ROOT / ".ray-venv"
 FRAMEWORKS = ROOT / ".frameworks-venv"
+CACHESIM = ROOT / ".libcachesim-venv"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 #: Emulators of other stores, which only tests against other programs need: minutes to build, or with a runtime of theirs.
@@ -147,11 +148,13 @@ def prepare_oldest_torch() -> None:
 
 
 def prepare_systems() -> None:
-    """Make environments with DLIO, Ray and the training frameworks, and install emulators of stores."""
+    """Make environments with other programs, and install emulators of stores."""
     prepare_build_tools()
     prepare_sharing("dlio", DLIO, "dlio_benchmark")
     prepare_sharing("ray", RAY, "ray")
     prepare_sharing("frameworks", FRAMEWORKS, "accelerate")
+    # It has no program of its own.
+    prepare_sharing("libcachesim", CACHESIM, "python")
     step(
         "gcs-server",
         lambda: install_with_go(FAKE_GCS),

@@ -23,7 +23,7 @@ soak: doctor ## long and random: kills by the dozen, fresh seeds, hosts in names
 	@$(PYTHON) scripts/test.py soak
 durations: ## how long the tests of the last run took, by class and phase
 	@$(PYTHON) scripts/durations.py
-test-systems: setup ## tests against other programs: DLIO, Ray, frameworks, libCacheSim, emulators of stores, and Slurm, which root installs by apt
+test-systems: setup ## tests against other programs: DLIO, Ray, frameworks, libCacheSim, emulators of stores, and Slurm, which root installs by apt; plans on 32 bits
 	@$(PYTHON) scripts/setup.py --systems
 	@$(PYTHON) scripts/systems.py
 	$(BIN)/pytest -m systems tests/systems

@@ -44,6 +44,8 @@ DLIO = ROOT / ".dlio-venv"
 RAY = ROOT / ".ray-venv"
 FRAMEWORKS = ROOT / ".frameworks-venv"
 CACHESIM = ROOT / ".libcachesim-venv"
+#: Rust target of the tests on 32 bits. It has a C library and start files of its own, so it needs no C compiler.
+TARGET_32_BIT = "i686-unknown-linux-musl"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 #: Emulators of other stores, which only tests against other programs need: minutes to build, or with a runtime of theirs.
@@ -148,8 +150,10 @@ def prepare_oldest_torch() -> None:
 
 
 def prepare_systems() -> None:
-    """Make environments with other programs, and install emulators of stores."""
+    """Make environments with other programs, install emulators of stores, and add the Rust target of 32 bits."""
     prepare_build_tools()
+    # Without effect if the toolchain has it.
+    run(["rustup", "target", "add", TARGET_32_BIT], remedy="install Rust from https://rustup.rs")
     prepare_sharing("dlio", DLIO, "dlio_benchmark")
     prepare_sharing("ray", RAY, "ray")
     prepare_sharing("frameworks", FRAMEWORKS, "accelerate")

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of one job on several nodes, as torchrun starts them. All nodes are this host: each has a folder of its own for sockets."""
+"""Ranks of one job on several nodes, as torchrun starts them with several agents on this host."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
+import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -44,17 +45,16 @@ def nodes_of_ranks(
     with contextlib.ExitStack() as stack:
         programs = []
         for rank in range(world):
-            folder = job / str(rank // per_node)
-            folder.mkdir(mode=0o700, exist_ok=True)
             local = {
                 "LOCAL_RANK": str(rank % per_node),
                 "LOCAL_WORLD_SIZE": str(per_node),
+                "GROUP_RANK": str(rank // per_node),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(store.port),
                 "TORCHELASTIC_USE_AGENT_STORE": "True",
                 "FORESEE_ADDRESS": "127.0.0.1",
             }
-            found = {**launched(rank, world, folder), **local, **(env or {})}
+            found = {**launched(rank, world, job), **local, **(env or {})}
             programs.append(stack.enter_context(child(RANK, json.dumps(plan), env=found, warm=True)))
         yield programs
 
@@ -86,6 +86,9 @@ def run_rank(
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("foresee").addHandler(handler)
     logging.getLogger("foresee").setLevel("INFO")
+    if "disk" in cache:
+        # Each node has disks of its own.
+        cache = {**cache, "disk": f"{cache['disk']}-{os.environ['GROUP_RANK']}"}
     memory = foresee.Cache(**cache)
     meetings = 0
     with foresee.Loader(root, **{**DEFAULTS, **options}, cache=memory, epochs=epochs) as loader:

@@ -53,8 +53,8 @@ def can_exchange(world: World, order: RunOrder | None, cache: Cache, *, peers: b
     ranks = world.local_size
     if not world.local_size_known or world.size % ranks != 0 or world.rank % ranks != world.local_rank:
         why = (
-            "ranks are not numbered node by node, the same number on each: start them with torchrun, or give each node of "
-            "the launcher as many consecutive ranks"
+            "ranks are not numbered node by node, the same number on each: start them with torchrun, or give each "
+            "node as many consecutive ranks"
         )
     elif order is None:
         why = "the order of all ranks is not known for the run: pass seed= and shuffle= instead of a sampler"

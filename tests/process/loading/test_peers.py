@@ -31,6 +31,7 @@ def run(
     cache: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     meets: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """Run a job, compare all batches with those of ranks that read alone, and return the last line of each rank."""
     plan = {
@@ -40,13 +41,14 @@ def run(
         "cache": {"ram": RAM, **(cache or {})},
         "meets": meets,
         "batch_size": BATCH,
+        **(options or {}),
     }
     with nodes_of_ranks(job, plan, nodes=nodes, per_node=per_node, env=env) as programs:
         found = [lines for lines, _ in outcomes(programs)]
     world = nodes * per_node
     steps = math.ceil(math.ceil(SAMPLES / world) / BATCH)
     for rank, lines in enumerate(found):
-        whole, wanted = expected(root, rank, world, epochs, batch_size=BATCH), []
+        whole, wanted = expected(root, rank, world, epochs, batch_size=BATCH, **(options or {})), []
         for epoch in range(epochs):
             wanted += whole[epoch * steps : epoch * steps + (ends or {}).get(str(epoch), steps)]
         assert digests(lines) == wanted, f"rank {rank}"
@@ -83,6 +85,17 @@ def test_nodes_of_one_rank_have_a_host_each_and_meet_again_after_an_early_end(
         assert rank["stats"]["node"]["role"] == "host"
         assert sum(text.startswith(MET) for text in rank["messages"]) == 2
         assert rank["stats"]["node"]["host"]["peers"]["received"]["samples"] > 0
+
+
+def test_what_is_on_the_disk_of_one_node_serves_all_nodes_of_the_next_run(
+    job: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    root = make_folder(tmp_path / "data", SIZES)
+    cache = {"ram": "1200KB", "disk": str(tmp_path / "disk"), "disk_size": "8MB"}
+    run(job, root, nodes=2, per_node=1, epochs=2, cache=cache)
+    last = run(job, root, nodes=2, per_node=1, epochs=1, cache=cache, options={"seed": 8})
+    print([(rank["stats"]["node"]["sources"], rank["stats"]["node"]["host"]["peers"]) for rank in last])
+    assert read_at_origin(last) == 0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ pub struct LauncherValues {
     pub restart_count: Option<String>,
     /// `MASTER_ADDR` and `MASTER_PORT`, which distinguish torchrun jobs without a run id.
     pub master: Option<(String, String)>,
+    /// `GROUP_RANK`, the number of torchrun's agent: two agents on one node are two nodes of their job.
+    pub group_rank: Option<String>,
     /// `SLURM_JOB_ID` and `SLURM_STEP_ID`, with `SLURM_RESTART_COUNT` (0 if absent).
     pub slurm: Option<(String, String, String)>,
     /// `SLURM_STEP_NUM_TASKS`. In a step of one task, a user may start several jobs by hand.
@@ -37,6 +39,7 @@ impl LauncherValues {
             run_id: value("TORCHELASTIC_RUN_ID"),
             restart_count: value("TORCHELASTIC_RESTART_COUNT"),
             master: value("MASTER_ADDR").zip(value("MASTER_PORT")),
+            group_rank: value("GROUP_RANK"),
             slurm: slurm(),
             slurm_tasks: value("SLURM_STEP_NUM_TASKS").and_then(|tasks| tasks.parse().ok()),
             boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
@@ -72,9 +75,13 @@ impl LauncherValues {
 
     fn torch(&self) -> Option<Vec<&str>> {
         let (run_id, restarts) = (self.run_id.as_deref()?, self.restart_count.as_deref()?);
+        let mut values = vec![run_id, restarts];
         match &self.master {
-            Some((address, port)) => Some(vec![run_id, restarts, address, port]),
-            None => (run_id != NO_RUN_ID).then(|| vec![run_id, restarts]),
+            Some((address, port)) => values.extend([&**address, port]),
+            None if run_id == NO_RUN_ID => return None,
+            None => {}
         }
+        values.extend(self.group_rank.as_deref());
+        Some(values)
     }
 }

@@ -117,6 +117,7 @@ fn runs_restarts_nodes_and_users_have_different_names() {
         LauncherValues { boot_id: Some("c".into()), ..torchrun() },
         LauncherValues { master: Some(("node1".into(), "29501".into())), ..torchrun() },
         LauncherValues { master: None, ..torchrun() },
+        LauncherValues { group_rank: Some("1".into()), ..torchrun() },
         LauncherValues { slurm: slurm().slurm, ..torchrun() },
         slurm(),
         LauncherValues { slurm: Some(("12".into(), "1".into(), "0".into())), ..slurm() },

@@ -164,7 +164,7 @@ fn connect(address: &NodeAddress, key: ListingKey) -> Result<Arc<ListingConnecti
         };
         match ListingHost::start(address) {
             Ok(host) => held().hosts.push(host),
-            // Another rank becomes the host, or another host has the lock of the directory.
+            // Another rank becomes the host.
             Err(NodeError::InUse { .. }) if since.elapsed() < CONNECT_TIMEOUT => {
                 std::thread::park_timeout(HOST_PAUSE);
             }

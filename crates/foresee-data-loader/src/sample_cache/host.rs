@@ -22,9 +22,6 @@ use super::cache::{FIRST_PEER, PeerAnswer, SampleCache};
 
 /// Time for a worker process that has connected to send its first message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time to get the lock of the directory of sockets, which other processes take for an instant.
-const BIND_TIMEOUT: Duration = Duration::from_secs(10);
-const BIND_PAUSE: Duration = Duration::from_millis(2);
 /// Pause after a failure to accept, for example without descriptors.
 const FAILURE_PAUSE: Duration = Duration::from_millis(200);
 /// Events that one wait returns at most.
@@ -293,18 +290,11 @@ fn divide<'a>(samples: &[u64], lens: &[u64], mut bytes: &'a [u8]) -> Option<Vec<
 
 /// Bind a socket of this process.
 fn bind() -> Result<NodeListener, NodeError> {
-    let (values, since) = (AddressValues::from_environment(), Instant::now());
+    let values = AddressValues::from_environment();
     let options = ListenerOptions { allow_uids: Vec::new(), hello_timeout: HELLO_TIMEOUT };
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let address = values.samples(std::process::id(), number)?;
-    loop {
-        match NodeListener::bind(&address, options.clone()) {
-            Err(NodeError::InUse { .. }) if since.elapsed() < BIND_TIMEOUT => {
-                std::thread::park_timeout(BIND_PAUSE);
-            }
-            outcome => return outcome,
-        }
-    }
+    NodeListener::bind(&address, options)
 }
 
 fn watch(epoll: &OwnedFd, file: BorrowedFd<'_>, key: u64) -> Result<(), NodeError> {

@@ -7,6 +7,7 @@
 
 mod actions;
 mod exchange;
+mod meeting;
 mod messages;
 mod report;
 mod start;
@@ -22,6 +23,7 @@ use foresee_data_tier::{Completions, DiskTier, Done, SampleKey, Tier};
 use foresee_units::{Bytes, Nanos, SampleId, Source};
 
 use self::exchange::{HostExchange, Sending};
+use self::meeting::Meeting;
 use self::start::ConsumerStart;
 use super::consumer::{HostConsumer, Served};
 use super::data_sets::OpenedDataSet;
@@ -44,8 +46,6 @@ const DISK_READS_MAX: usize = 64;
 /// Longest time for which the replies of an incomplete batch are held back: then the consumer copies what is there, while the
 /// rest is read.
 const UNSENT_MAX: Nanos = Nanos::from_millis(50);
-/// Time for which nothing is read ahead while the nodes of a job have no plan, at its start and when one has ended.
-const MEETING_MAX: Nanos = Nanos::from_secs(2);
 /// Turns between two updates of the status.
 const TURNS_PER_UPDATE: u32 = 64;
 
@@ -117,8 +117,7 @@ pub(super) struct HostDriver {
     /// The exchange with the other nodes of a job, and a job whose data set is not open yet.
     exchange: Option<Box<HostExchange>>,
     exchanges_begun: u64,
-    /// Until when the nodes of a job meet, at most: what is read ahead now would be read from the origin.
-    meeting_until: Nanos,
+    meeting: Meeting,
     joining: Option<Box<JoiningJob>>,
     /// Samples whose bytes are on their way to other nodes, by number; also those of an exchange that has ended.
     sending: BTreeMap<u64, Sending>,
@@ -159,7 +158,7 @@ impl HostDriver {
             origin: Served::default(),
             exchange: None,
             exchanges_begun: 0,
-            meeting_until: if has_peers { now().saturating_add(MEETING_MAX) } else { Nanos::ZERO },
+            meeting: Meeting::new(has_peers),
             joining: None,
             sending: BTreeMap::new(),
             sendings_begun: 0,
@@ -212,6 +211,7 @@ impl HostDriver {
             while let Some(action) = self.planner.poll_action(now) {
                 self.execute(action, now);
             }
+            self.read_held(now);
             if self.act_in_exchange(now) {
                 continue;
             }
@@ -231,7 +231,7 @@ impl HostDriver {
         let without_batch = self.consumers.values().filter(|one| !one.has_batch).map(|one| one.attached);
         let is_starting = self.start.is_going_on(without_batch, now);
         let is_busy = self.disk_reads >= DISK_READS_MAX || !self.unplaced.is_empty();
-        let is_meeting = now < self.meeting_until;
+        let is_meeting = self.meeting.is_going_on(now);
         !is_busy
             && !is_starting
             && !is_meeting
@@ -308,6 +308,7 @@ impl HostDriver {
         self.places.add_entries(usize::try_from(index.len()).expect("entries are numbered in 32 bits"));
         self.data_sets.push(HostDataSet { data, public_uri, first, locations, origin, queue, disk });
         self.update_disk_capacity();
+        self.meeting.note_data_set(!held.is_empty(), now());
         let new = &self.data_sets[self.data_sets.len() - 1];
         for copy in held {
             let entry = new.entry(copy.id);
@@ -347,7 +348,8 @@ impl HostDriver {
         let queues = self.queues.iter().filter_map(|queue| queue.reads.queue().poll_wakeup());
         let unsent = self.consumers.values().filter_map(HostConsumer::unsent_since);
         let held = unsent.map(|since| since.saturating_add(UNSENT_MAX));
-        let next = queues.chain(self.planner.poll_timeout()).chain(held).chain(self.exchange_timeout()).min();
+        let next = queues.chain(self.planner.poll_timeout()).chain(held).chain(self.exchange_timeout());
+        let next = next.chain(self.meeting.poll_timeout()).min();
         next.map_or(SLEEP_MAX, |at| Duration::from(at.saturating_sub(now())).min(SLEEP_MAX))
     }
 }

@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use rustix::fs::{FlockOperation, Mode};
@@ -17,6 +18,10 @@ use super::super::socket::MessageSocket;
 use crate::address::{Access, NodeAddress, SocketDirectory};
 use crate::error::NodeError;
 use crate::fork::Creator;
+
+/// Time to wait for the lock of a directory, and between two attempts.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// A path to which a socket of this process is bound; it is removed at drop if it still is.
 #[derive(Debug)]
@@ -47,7 +52,7 @@ impl BoundPath {
             (false, false) => Access::Private,
         };
         let directory = SocketDirectory::create(address.directory(), uid, access)?;
-        let Some(_lock) = lock(&directory)? else { return Err(NodeError::InUse { path }) };
+        let Some(_lock) = wait_for_lock(&directory)? else { return Err(NodeError::InUse { path }) };
         remove_stale(&path)?;
         if access == Access::Private {
             remove_all_stale(address.directory());
@@ -96,6 +101,18 @@ impl Drop for DirectoryLock {
     fn drop(&mut self) {
         // Closing the file would leave the lock to children that were forked meanwhile.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Lock a directory; `None` if other hosts have had the lock for long: each binds or removes a socket under it, in milliseconds.
+fn wait_for_lock(directory: &SocketDirectory) -> Result<Option<DirectoryLock>, NodeError> {
+    let since = Instant::now();
+    loop {
+        let found = lock(directory)?;
+        if found.is_some() || since.elapsed() > LOCK_WAIT {
+            return Ok(found);
+        }
+        std::thread::sleep(LOCK_POLL);
     }
 }
 

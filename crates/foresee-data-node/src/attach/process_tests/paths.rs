@@ -91,14 +91,18 @@ fn a_host_removes_the_sockets_of_killed_hosts_of_other_runs() {
 }
 
 #[test]
-fn a_host_that_starts_keeps_others_from_the_path() {
+fn a_host_waits_for_another_one_that_starts_in_the_directory() {
     let dir = private_dir();
     let address = address(&dir);
     let lock = fs::File::create(dir.path().join("foresee.lock")).unwrap();
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-    assert!(matches!(bind(&address), Err(NodeError::InUse { .. })));
-    flock(&lock, FlockOperation::Unlock).unwrap();
-    let listener = bind(&address).unwrap();
+    let listener = std::thread::scope(|scope| {
+        let starting = scope.spawn(|| bind(&address).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!address.path().exists());
+        flock(&lock, FlockOperation::Unlock).unwrap();
+        starting.join().unwrap()
+    });
     // A host that ends under another host's lock leaves its socket, which is stale then.
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     drop(listener);

@@ -22,7 +22,9 @@ impl HostDriver {
                 self.read(PlannedRead { entry, from, deadline, group }, now);
             }
             NodeAction::Prioritize { entry, deadline } => {
-                if self.prioritize_in_exchange(entry, deadline, now) {
+                if self.prioritize_held(entry, deadline, now)
+                    || self.prioritize_in_exchange(entry, deadline, now)
+                {
                     return;
                 }
                 let queue = self.data_set_of(entry).queue;
@@ -110,7 +112,8 @@ impl HostDriver {
             self.disk_reads += 1;
             return disk.submit(Op::Read { ticket, key, offset: 0, dest });
         }
-        if let Some(range) = self.read_by_exchange(read, range, now) {
+        let range = self.read_by_exchange(read, range, now);
+        if let Some(range) = range.and_then(|range| self.hold_read(read, range, now)) {
             self.read_origin(read, range, now);
         }
     }

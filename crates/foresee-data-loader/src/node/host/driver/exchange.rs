@@ -14,7 +14,7 @@ use foresee_units::{Bytes, Nanos, NodeIndex, Rank, ReadOutcome, SampleId};
 
 use super::super::inbox::HostEvent;
 use super::super::peer_job::{JoiningJob, PlanKey, SampleSet, start_drawing};
-use super::{HostDataSet, HostDriver, MEETING_MAX, PlannedRead};
+use super::{HostDataSet, HostDriver, PlannedRead};
 use crate::data_set::DataSet;
 use crate::driver::TicketOwner;
 use crate::node::now;
@@ -197,7 +197,11 @@ impl HostDriver {
             origin_time: Nanos::ZERO,
             has_consumer: false,
         }));
-        self.meeting_until = Nanos::ZERO;
+        for (read, range) in self.meeting.end() {
+            if let Some(range) = self.read_by_exchange(read, range, now()) {
+                self.read_origin(read, range, now());
+            }
+        }
         self.want_epochs();
         for number in self.consumers.keys().copied().collect::<Vec<_>>() {
             self.note_fetched(number);
@@ -305,7 +309,7 @@ impl HostDriver {
     /// Exchange nothing more by the present plan. What is being read is read from the origin.
     fn end_exchange(&mut self, why: &str) {
         let Some(mut one) = self.exchange.take() else { return };
-        self.meeting_until = now().saturating_add(MEETING_MAX);
+        self.meeting.begin_again(now());
         self.exchanged = Some(self.exchanged.unwrap_or_default() + one.exchange.counts());
         let samples: Vec<_> = one.reads.keys().copied().collect();
         let ended = samples.into_iter().filter_map(|sample| Some((one.entry(sample), one.end_read(sample)?)));

@@ -98,7 +98,7 @@ fn a_host_waits_for_another_one_that_starts_in_the_directory() {
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     let listener = std::thread::scope(|scope| {
         let starting = scope.spawn(|| bind(&address).unwrap());
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         assert!(!address.path().exists());
         flock(&lock, FlockOperation::Unlock).unwrap();
         starting.join().unwrap()

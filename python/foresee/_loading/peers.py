@@ -89,10 +89,8 @@ class PeerRendezvous:
                     "batch, or start the ranks with torchrun"
                 )
                 return
-            store = _begin_attempt(store, self._nodes)
-            if store is not None:
-                self._exchange(store)
-        except (ForeseeError, OSError, RuntimeError, ValueError) as error:
+            self._exchange(_begin_attempt(store, self._nodes))
+        except (ForeseeError, OSError, RuntimeError, ValueError, zlib.error) as error:
             # RuntimeError: the store is lost, and the job with it.
             if self._loader.generation() is not None:
                 self._say(str(error))
@@ -130,7 +128,10 @@ class PeerRendezvous:
         except ForeseeError as error:
             _log.warning("nodes exchange no samples, since %s", error)
         else:
-            _log.info("this node exchanges samples with %d others", len(offers) - 1)
+            _log.info(
+                "this node exchanges samples with %d others, authenticated by the secret of the job and not encrypted",
+                len(offers) - 1,
+            )
 
     def _collect(self, store: rendezvous.Store, key: str, generation: int, own: bytes) -> list[bytes] | None:
         """Return the offers of all nodes; None if the loader has continued elsewhere meanwhile."""
@@ -151,8 +152,12 @@ class PeerRendezvous:
             _log.log(level, "%s: %s", event, ", ".join(f"{name} {value}" for name, value in fields.items()))
 
 
-def _begin_attempt(store: rendezvous.Store, nodes: World) -> rendezvous.Store | None:
-    """Return the part of a store for the nodes of this process; None if nodes are missing."""
+def _begin_attempt(store: rendezvous.Store, nodes: World) -> rendezvous.Store:
+    """Return the part of a store for this attempt of the nodes, one for all loaders of the process.
+
+    Raises:
+        RankLost: a node did not come.
+    """
     key = os.getpid(), nodes.rank, nodes.size
     with _lock:
         if key not in _attempts:

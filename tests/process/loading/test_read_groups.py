@@ -79,7 +79,7 @@ def test_ranks_of_a_node_read_rows_once_in_few_requests(
 
 
 def test_rows_without_space_in_the_cache_are_exact(bucket: Bucket) -> None:
-    array = put_array(bucket, LARGE)
+    array = put_array(bucket, (1_000, 3_000))
     data = ft.ArrayDataset(bucket.uri, storage_options=bucket.options)
     # A third of the array.
     with ft.DataLoader(

@@ -7,6 +7,10 @@ use foresee_units::SampleId;
 use super::{SampleCache, SampleCacheClient};
 use crate::engine::Loader;
 
+/// Requests for parts of a group that fail one after the other before the rest is given up: enough to find one damaged sample
+/// among a million.
+const FAILURES_MAX: u32 = 24;
+
 /// A cache whose samples are read ahead: of this process, or of the parent process.
 pub trait ReadAhead {
     /// Wait for the next samples to read together; none when reading ahead ends.
@@ -49,26 +53,32 @@ pub fn read_ahead(cache: &impl ReadAhead, data: &Loader, files: Option<&SampleFi
     }
 }
 
-/// Read samples with one request, or each alone if that fails, so that only the damaged one does.
+/// Read samples with one request. If that fails, read each half: a fault that passes costs two requests, and of a range with a
+/// damaged sample only that one fails. After some requests that have all failed the others are not tried.
 fn read_group(cache: &impl ReadAhead, data: &Loader, files: Option<&SampleFiles>, group: &[SampleId]) {
-    let enter = |reads: &[(SampleId, &[u8])]| {
-        if let Some(files) = files {
-            for &(sample, bytes) in reads {
-                files.insert(sample, bytes);
+    let (mut left, mut failed) = (vec![group], 0);
+    while let Some(part) = left.pop() {
+        let read = if failed < FAILURES_MAX { data.read_all(part).ok() } else { None };
+        if let Some(read) = read {
+            failed = 0;
+            let reads: Vec<(SampleId, &[u8])> =
+                part.iter().copied().zip(read.iter().map(Vec::as_slice)).collect();
+            if let Some(files) = files {
+                for &(sample, bytes) in &reads {
+                    files.insert(sample, bytes);
+                }
             }
+            cache.insert(&reads);
+            continue;
         }
-        cache.insert(reads);
-    };
-    if let Ok(read) = data.read_all(group) {
-        let reads: Vec<(SampleId, &[u8])> =
-            group.iter().copied().zip(read.iter().map(Vec::as_slice)).collect();
-        enter(&reads);
-        return;
-    }
-    for &sample in group {
-        match data.read(sample) {
-            Ok(bytes) => enter(&[(sample, &bytes)]),
-            Err(_) => cache.fail(sample),
+        failed += 1;
+        if part.len() > 1 && failed < FAILURES_MAX {
+            let (first, second) = part.split_at(part.len() / 2);
+            left.extend([second, first]);
+        } else {
+            for &sample in part {
+                cache.fail(sample);
+            }
         }
     }
 }

@@ -320,7 +320,7 @@ impl HostDriver {
         for sample in (0..one.data.index().len()).map(SampleId) {
             self.planner.handle_reserved(one.entry(sample), false);
         }
-        self.shared.log.add("no exchange of samples", None, vec![("why", why.to_owned())]);
+        self.shared.log.add("exchange of samples ended", None, vec![("why", why.to_owned())]);
         for (entry, read) in ended {
             match read.planned {
                 Some(planned) => self.read_origin(planned, read.range, now()),

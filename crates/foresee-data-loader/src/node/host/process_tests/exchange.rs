@@ -246,7 +246,7 @@ fn ranks_that_continue_elsewhere_exchange_what_the_nodes_have_by_another_plan() 
         wait_until("the exchange ends", || {
             let entry = node.host.next_event(Duration::from_millis(1)).expect("the host runs");
             all.extend(entry.map(|entry| entry.event));
-            all.contains(&"no exchange of samples")
+            all.contains(&"exchange of samples ended")
         });
     }
     job.join_again(2, 2);

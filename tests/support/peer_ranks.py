@@ -66,6 +66,8 @@ def run_rank(
     ends: Mapping[str, int],
     *,
     meets: bool,
+    alone_from: int | None = None,
+    go: str | None = None,
     **options: Any,
 ) -> None:
     """Read epochs in step with all ranks, and print a digest of each batch, then statistics.
@@ -76,6 +78,8 @@ def run_rank(
         cache: arguments of the cache.
         ends: number of steps of epochs that end early, by epoch.
         meets: whether the nodes exchange samples. Then all wait for that in the first step, and after an early end.
+        alone_from: the epoch from which on ranks do not wait for each other.
+        go: a file for which all ranks but the first wait then, after a line.
         options: of the loader.
     """
     import torch.distributed as dist
@@ -94,6 +98,10 @@ def run_rank(
     with foresee.Loader(root, **{**DEFAULTS, **options}, cache=memory, epochs=epochs) as loader:
         for epoch in range(epochs):
             is_new = epoch == 0 or str(epoch - 1) in ends
+            is_alone = alone_from is not None and epoch >= alone_from
+            if epoch == alone_from and go is not None and dist.get_rank() > 0:
+                print_json(holds=True)
+                wait_until(pathlib.Path(go).exists, what="the test's signal")
             for step, batch in enumerate(loader):
                 print_json(
                     batch=digest([(int(batch.ids[at]), bytes(batch.sample(at))) for at in range(len(batch))])
@@ -102,12 +110,13 @@ def run_rank(
                     meetings += 1
                     if meets and loader.stats()["node"]["role"] == "host":
                         _wait_for(messages, meetings)
-                dist.barrier()
+                if not is_alone:
+                    dist.barrier()
                 if step + 1 == ends.get(str(epoch)):
                     break
-        dist.barrier()
         print_json(stats=loader.stats(), ok=loader.audit()["ok"], messages=messages)
-        dist.barrier()
+        if alone_from is None:
+            dist.barrier()
     dist.destroy_process_group()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 import pathlib
+import signal
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from support.data import make_folder
-from support.node_ranks import digests, expected, outcomes
+from support.node_ranks import digests, expected, outcomes, read_until_hold
 from support.peer_ranks import MET, nodes_of_ranks
 
 SAMPLES = 601
@@ -97,6 +98,38 @@ def test_what_is_on_the_disk_of_one_node_serves_all_nodes_of_the_next_run(
     # What a consumer waits for before the nodes have met is read at once: the first batches.
     assert read_at_origin(last) <= 4 * BATCH
     assert all(rank["stats"]["node"]["sources"]["peer"]["samples"] > 0 for rank in last)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_node_that_stands_still_or_is_killed_costs_no_sample(
+    job: pathlib.Path, tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
+    root, epochs = make_folder(tmp_path / "data", SIZES), 4
+    plan = {
+        "root": str(root),
+        "epochs": epochs,
+        "ends": {},
+        "cache": {"ram": RAM},
+        "meets": True,
+        "batch_size": BATCH,
+        "alone_from": 2,
+        "go": str(tmp_path / "go"),
+    }
+    with nodes_of_ranks(job, plan, nodes=2, per_node=1) as (first, second):
+        read_until_hold(second)
+        second.send(number)
+        ((lines, _),) = outcomes([first])
+        assert digests(lines) == expected(root, 0, 2, epochs, batch_size=BATCH)
+        (peers,) = peers_of(lines[-1:], 1)
+        # What the other node had was read from the origin again.
+        assert peers["received"]["samples"] > 0
+        assert read_at_origin(lines[-1:]) > SAMPLES / 2
+        if number == signal.SIGSTOP:
+            second.send(signal.SIGCONT)
+            (tmp_path / "go").touch()
+            ((lines, _),) = outcomes([second])
+            assert digests(lines) == expected(root, 1, 2, epochs, batch_size=BATCH)[-len(digests(lines)) :]
+            assert lines[-1]["ok"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from foresee._runtime import rendezvous
 from foresee._runtime.ranks import World
-from foresee.errors import ForeseeError
+from foresee.errors import Closed, ForeseeError
 
 if TYPE_CHECKING:
     from foresee import _native
@@ -32,6 +32,7 @@ __all__ = ["PeerRendezvous", "can_exchange"]
 _NODES = rendezvous.Purpose("node", "the exchange of samples", "")
 _TICK_MS = 1000
 _POLL_S, _POLL_MAX_S = 0.005, 0.25
+_JOIN_S = 5.0
 #: Events of the host that a user has to know.
 _WARNED = frozenset({"no exchange of samples", "node refused"})
 _log = logging.getLogger("foresee")
@@ -80,6 +81,11 @@ class PeerRendezvous:
         if self._thread.ident is None:
             self._thread.start()
 
+    def join(self) -> None:
+        """Wait for the end of the thread, after the loader was closed: it must not outlive the interpreter."""
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
     def _run(self) -> None:
         try:
             store = rendezvous.find_store()
@@ -89,7 +95,7 @@ class PeerRendezvous:
                     "batch, or start the ranks with torchrun"
                 )
                 return
-            self._exchange(_begin_attempt(store, self._nodes))
+            self._exchange(_begin_attempt(_StoreOfLoader(store, self._loader), self._nodes))
         except (ForeseeError, OSError, RuntimeError, ValueError, zlib.error) as error:
             # RuntimeError: the store is lost, and the job with it.
             if self._loader.generation() is not None:
@@ -163,6 +169,25 @@ def _begin_attempt(store: rendezvous.Store, nodes: World) -> rendezvous.Store:
         if key not in _attempts:
             _attempts[key] = rendezvous.begin_attempt(store, "samples", nodes, _NODES)
         return _attempts[key]
+
+
+class _StoreOfLoader:
+    """A store that ends all waits when the loader is closed."""
+
+    def __init__(self, store: rendezvous.Store, loader: _native.Loader) -> None:
+        self._store, self._loader = store, loader
+        self.timeout = getattr(store, "timeout", None)
+
+    def set(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        if self._loader.generation() is None:
+            raise Closed("the loader is closed")
+        return self._store.check(keys)
 
 
 _lock = threading.Lock()

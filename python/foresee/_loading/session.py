@@ -104,7 +104,9 @@ class Session:
         self._live_job = self._open_live_job(settings)
         self._process = os.getpid()
         # Also at interpreter exit, so that no thread outlives the loader.
-        self._finalizer = weakref.finalize(self, _end, self._process, self._engine, self._live_job)
+        self._finalizer = weakref.finalize(
+            self, _end, self._process, self._engine, self._live_job, self._peers
+        )
 
     def _open_engine(self, settings: Settings, per_batch: int) -> Engine:
         source, order, world = self.source, self.order, self.world
@@ -388,7 +390,7 @@ class Session:
             disk_bytes=self.cache.disk_bytes,
             node_ranks=self.world.local_size,
             # Until the loader has started: what its ranks do if no service is there.
-            has_node_cache=self.world.local_size > 1
+            has_node_cache=(self.world.local_size > 1 or self._peers is not None)
             and not isinstance(self.source.options, StoreOptions)
             and self.cache.ram_bytes > 0
             and os.environ.get("FORESEE_NODE") != "off",
@@ -412,10 +414,12 @@ class Session:
         return live.LivePrediction(shape, settings.run_dir, settings.profile, settings.job, waits, node)
 
 
-def _end(process: int, engine: Engine, live_job: LivePrediction | None) -> None:
+def _end(process: int, engine: Engine, live_job: LivePrediction | None, peers: PeerRendezvous | None) -> None:
     if os.getpid() != process:
         return  # In a forked child, threads and files belong to the parent.
     engine.close()
+    if peers is not None:
+        peers.join()
     if live_job is not None:
         live_job.close()
 

@@ -59,6 +59,8 @@ _LAUNCH_IDS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PALS_APID", "PMI_JO
 #: Seconds between two checks of the store, between two lines of the log, and until a wait ends where the store has no
 #: timeout.
 _POLL_S, _LOG_EVERY_S, _DEFAULT_TIMEOUT_S = 0.02, 30.0, 1800.0
+#: Seconds to connect to the store of torchrun's agents.
+_CONNECT_S = 30.0
 #: Seconds for which rank 0 stays after a failure, so that the other ranks read which ranks are missing.
 _REPORT_S = 5.0
 #: Ranks that a message names.
@@ -146,11 +148,16 @@ def find_store(environ: Mapping[str, str] | None = None) -> Store | None:
     place, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT")
     if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and place and port:
         try:
-            store: Store = dist.TCPStore(place, int(port), is_master=False, wait_for_workers=False)
+            connect = dt.timedelta(seconds=_CONNECT_S)
+            store: Any = dist.TCPStore(
+                place, int(port), is_master=False, wait_for_workers=False, timeout=connect
+            )
+            store.set_timeout(dt.timedelta(seconds=_DEFAULT_TIMEOUT_S))
         except (RuntimeError, ValueError) as error:
             _log.debug("the store of torchrun's agents at %s:%s: %s", place, port, error)
         else:
-            return store
+            found: Store = store
+            return found
     return _process_group_store()
 
 

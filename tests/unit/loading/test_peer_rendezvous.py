@@ -135,3 +135,18 @@ def test_without_a_store_the_user_is_told_what_carries_addresses(
     with caplog.at_level("INFO", "foresee"):
         start(FakeLoader(0))._thread.join(30)
     assert "init_process_group() before the first batch" in caplog.text
+
+
+def test_a_loader_that_is_closed_ends_the_wait_for_other_nodes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = DictStore()
+    monkeypatch.setattr(rendezvous, "find_store", lambda: store)
+    with caplog.at_level("INFO", "foresee"):
+        for node in range(2):
+            loader = FakeLoader(node)
+            meeting = start(loader)
+            loader.move(None)
+            meeting.join()
+            assert not meeting._thread.is_alive()
+    assert caplog.text == ""

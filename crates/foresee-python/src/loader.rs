@@ -198,7 +198,7 @@ impl Loader {
         stats::to_python(py, &self.engine.stats())
     }
 
-    /// The identity of the loader, the generation and the offer; `waiting`, `closed` or `not host` if there is none.
+    /// The identity of the loader, the generation and the offer; `waiting`, `not ready`, `closed` or `not host` if there is none.
     #[pyo3(signature = (after, *, node, nodes, address, secret, timeout_ms))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn peer_offer<'py>(
@@ -226,6 +226,7 @@ impl Loader {
                 Ok((loader, generation, PyBytes::new(py, &bytes)).into_pyobject(py)?.into_any())
             }
             NextOffer::Waiting => Ok("waiting".into_pyobject(py)?.into_any()),
+            NextOffer::NotReady => Ok("not ready".into_pyobject(py)?.into_any()),
             NextOffer::Closed => Ok("closed".into_pyobject(py)?.into_any()),
             NextOffer::NotHost => Ok("not host".into_pyobject(py)?.into_any()),
         }

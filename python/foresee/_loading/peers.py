@@ -110,6 +110,7 @@ class PeerRendezvous:
         address = rendezvous.find_own_address(self._world)
         secret = rendezvous.find_secret(node, None, store, purpose=_NODES)
         generation: int | None = None
+        pause_s = _POLL_S
         while True:
             offer = self._loader.peer_offer(
                 generation, node=node, nodes=nodes, address=address, secret=secret, timeout_ms=_TICK_MS
@@ -122,7 +123,11 @@ class PeerRendezvous:
                 return
             if offer == "closed":
                 return
-            if not isinstance(offer, str):
+            if offer == "not ready":
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _POLL_MAX_S)
+            elif not isinstance(offer, str):
+                pause_s = _POLL_S
                 loader, generation, own = offer
                 offers = self._collect(store, f"{loader}/{generation}", generation, own)
                 if offers is not None:

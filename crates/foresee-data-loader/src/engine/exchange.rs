@@ -25,8 +25,6 @@ use crate::orders::RunOrder;
 const HORIZON: usize = 8;
 /// Contents above this size are left out, on all nodes: what a node has is its own matter then.
 const CONTENTS_BYTES_MAX: usize = 16 << 20;
-/// Pause before the host is asked again whether the loader is attached.
-const POLL: Duration = Duration::from_millis(20);
 
 /// A node's place in its job.
 #[derive(Clone, Debug)]
@@ -53,8 +51,10 @@ pub enum NextOffer {
         /// What the other nodes have to know.
         bytes: Vec<u8>,
     },
-    /// Not yet: call again.
+    /// There is no further generation yet: call again.
     Waiting,
+    /// The loader is not attached yet, or the host exchanges samples for another one: call again after a pause.
+    NotReady,
     /// There will be none, since the loader is closed.
     Closed,
     /// There will be none, since this process is not the host of the node's cache.
@@ -168,8 +168,7 @@ impl Loader {
         let plan = PlanKey { generation: start.generation, ..self.plan_key() };
         let contents = host.as_ref().and_then(|host| host.contents(plan, tick));
         let (Some(host), Some(contents)) = (host, contents) else {
-            std::thread::sleep(POLL.min(until.saturating_duration_since(Instant::now())));
-            return Ok(NextOffer::Waiting);
+            return Ok(NextOffer::NotReady);
         };
         let offered = self.offer(start, place, &host, &contents)?;
         let bytes = offered.offer.encode();

@@ -1145,8 +1145,8 @@ class Loader:
 
         Returns:
             Identity of the loader, equal on all nodes, generation, and bytes for ``join_peers`` of all nodes; or
-            ``"waiting"``: call again; ``"not ready"``: call again after a pause; ``"closed"``, ``"not host"``: there will
-            be none.
+            ``"waiting"``: call again; ``"not ready"``: call again after a pause; ``"closed"``, ``"not host"``: there
+            will be none.
 
         Raises:
             ForeseeError: the address cannot be used, or the secret is missing.

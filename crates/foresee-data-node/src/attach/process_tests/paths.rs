@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 
+use foresee_testkit::pause;
 use rustix::fs::{FlockOperation, flock};
 
 use super::*;
@@ -98,7 +99,7 @@ fn a_host_waits_for_another_one_that_starts_in_the_directory() {
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     let listener = std::thread::scope(|scope| {
         let starting = scope.spawn(|| bind(&address).unwrap());
-        std::thread::sleep(Duration::from_millis(20));
+        pause(Duration::from_millis(20));
         assert!(!address.path().exists());
         flock(&lock, FlockOperation::Unlock).unwrap();
         starting.join().unwrap()

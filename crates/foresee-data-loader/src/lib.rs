@@ -46,8 +46,8 @@ pub use indexing::{
 };
 pub use node::{
     CopyCount, CopyCounts, DrawEpoch, HostEnded, HostLogEntry, ListingTurn, NodeHost, NodeHostFacts,
-    NodeHostOptions, NodeIdentity, NodeListing, NodeStats, PeerJob, PeerListener, PeerOptions, PlanKey,
-    SampleSet, leave_listings,
+    NodeHostOptions, NodeIdentity, NodeListing, NodeStats, OtherNodes, PeerJob, PeerListener, PeerOptions,
+    PlanKey, SampleSet, leave_listings,
 };
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};

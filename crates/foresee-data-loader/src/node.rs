@@ -17,7 +17,9 @@ pub(crate) mod test_support;
 pub(crate) use backoff::is_permanent;
 pub use client::{CopyCount, CopyCounts};
 pub(crate) use client::{NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
-pub use host::{DrawEpoch, HostEnded, HostLogEntry, NodeHost, NodeHostOptions, PeerJob, PlanKey, SampleSet};
+pub use host::{
+    DrawEpoch, HostEnded, HostLogEntry, NodeHost, NodeHostOptions, OtherNodes, PeerJob, PlanKey, SampleSet,
+};
 pub use join::NodeIdentity;
 pub(crate) use join::{JoinProgress, JoinRequest, Joined, host_at, join, leave};
 pub use listing::{ListingTurn, NodeListing, leave_listings};

@@ -32,6 +32,7 @@ pub struct PeerOffer {
 
 impl PeerOffer {
     /// The encoded offer.
+    #[expect(clippy::missing_panics_doc, reason = "no value of the fields leads to an error")]
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("only memory bounds the length")
     }

@@ -222,7 +222,7 @@ impl Loader {
         let next = py.detach(|| self.engine.peer_offer(after, &place, tick)).map_err(errors::of_peers)?;
         match next {
             NextOffer::Offer { loader, generation, bytes } => {
-                let loader: String = loader.iter().map(|byte| format!("{byte:02x}")).collect();
+                let loader = format!("{:032x}", u128::from_be_bytes(loader));
                 Ok((loader, generation, PyBytes::new(py, &bytes)).into_pyobject(py)?.into_any())
             }
             NextOffer::Waiting => Ok("waiting".into_pyobject(py)?.into_any()),

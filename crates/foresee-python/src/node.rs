@@ -43,8 +43,7 @@ impl NodeHost {
             allow_uids,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ranks: 1,
-            is_shared: true,
-            has_peers: false,
+            others: core::OtherNodes::Apart,
             probes_listed: true,
             huge_pages: true,
         };

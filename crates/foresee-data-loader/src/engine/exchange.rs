@@ -185,7 +185,7 @@ impl Loader {
         contents: &SampleSet,
     ) -> Result<Offered, ExchangeError> {
         let key = self.plan_key();
-        let loader: String = key.loader.iter().map(|byte| format!("{byte:02x}")).collect();
+        let loader = hex(key.loader);
         let options = PeerOptions {
             // Connections of an earlier generation are refused.
             job: format!("{loader}/{}", start.generation),
@@ -302,11 +302,10 @@ fn capacity_of(offer: &PeerOffer) -> TierCapacity {
 /// Check that another node has the same run.
 fn check(ours: &PeerOffer, node: NodeIndex, theirs: &PeerOffer) -> Result<(), ExchangeError> {
     let place = |offer: &PeerOffer| format!("position {} of epoch {}", offer.position, offer.epoch);
-    let hex = |offer: &PeerOffer| offer.loader.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let bytes = |offer: &PeerOffer| offer.contents.len().to_string();
     let compared = [
         ("version of Foresee", theirs.foresee.clone(), ours.foresee.clone()),
-        ("data set, order and batches", hex(theirs), hex(ours)),
+        ("data set, order and batches", hex(theirs.loader), hex(ours.loader)),
         ("generation", theirs.generation.to_string(), ours.generation.to_string()),
         ("start", place(theirs), place(ours)),
         ("bytes of contents", bytes(theirs), bytes(ours)),
@@ -315,6 +314,11 @@ fn check(ours: &PeerOffer, node: NodeIndex, theirs: &PeerOffer) -> Result<(), Ex
         Some((what, theirs, ours)) => Err(ExchangeError::Differs { node, what, theirs, ours }),
         None => Ok(()),
     }
+}
+
+/// 32 digits.
+fn hex(identity: [u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(identity))
 }
 
 /// The identity of a loader: equal on all ranks that read the same data in the same order, and another one for each loader of

@@ -94,16 +94,25 @@ pub struct NodeHostOptions {
     pub version: String,
     /// Ranks that will attach, 1 or more: nothing is read ahead before each of them has had a batch. 1 if it is not known.
     pub ranks: u32,
-    /// Whether ranks on other nodes read the same origins: then it yields to them as a single rank does.
-    pub is_shared: bool,
-    /// Whether it will probably exchange samples with hosts of other nodes: then it reads nothing ahead at first, until it does so or
-    /// some seconds have passed.
-    pub has_peers: bool,
+    /// Whether ranks on other nodes read the same origins.
+    pub others: OtherNodes,
     /// Whether to try the origin of a data set also if a rank of the consumer's job has just listed it. A service may have
     /// another network than its consumers.
     pub probes_listed: bool,
     /// Whether to use huge pages if enough of them are reserved.
     pub huge_pages: bool,
+}
+
+/// Ranks on other nodes that read the same origins as a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherNodes {
+    /// There are none.
+    None,
+    /// There are some: the host yields to them as a single rank does.
+    Apart,
+    /// The same, and the nodes will probably exchange samples: until they do, and for some seconds at most, the host reads nothing
+    /// ahead.
+    Peers,
 }
 
 /// A running host. Dropping it closes it.
@@ -135,11 +144,11 @@ impl NodeHost {
             allow_uids,
             version,
             ranks,
-            is_shared,
-            has_peers,
+            others,
             probes_listed,
             huge_pages,
         } = options;
+        let (is_shared, has_peers) = (others != OtherNodes::None, others == OtherNodes::Peers);
         check_free(&address)?;
         let lookahead = Bytes::new(ram.get() / 8).min(LOOKAHEAD_MAX);
         let data = ram.saturating_sub(lookahead);

@@ -21,7 +21,7 @@ use foresee_data_node::{
 use foresee_ledger::NodeCacheRole;
 use foresee_units::World;
 
-use super::host::{NodeHost, NodeHostOptions};
+use super::host::{NodeHost, NodeHostOptions, OtherNodes};
 use super::search::{AttachFailure, AttachRetry, AttachTarget, Attached, HostSearch};
 use crate::cache::Cache;
 use crate::data_set::DataSet;
@@ -249,8 +249,11 @@ fn become_host(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<(), N
         allow_uids: Vec::new(),
         version: request.identity.version.clone(),
         ranks: request.local_world.size(),
-        is_shared: request.world.size() > request.local_world.size(),
-        has_peers: request.has_peers,
+        others: match request.has_peers {
+            true => OtherNodes::Peers,
+            false if request.world.size() > request.local_world.size() => OtherNodes::Apart,
+            false => OtherNodes::None,
+        },
         probes_listed: false,
         huge_pages: true,
     })?));

@@ -10,7 +10,7 @@ use foresee_data_node::{Hello, NodeAddress, RING_BYTES_MIN};
 use foresee_units::Bytes;
 use tempfile::TempDir;
 
-use super::NodeHostOptions;
+use super::{NodeHostOptions, OtherNodes};
 
 /// A directory that the host of a cache accepts for its socket and its disk.
 pub(crate) fn private_dir() -> TempDir {
@@ -40,8 +40,7 @@ pub(crate) fn host_options(home: &Path, ram: u64) -> NodeHostOptions {
         allow_uids: Vec::new(),
         version: "test".into(),
         ranks: 1,
-        is_shared: false,
-        has_peers: false,
+        others: OtherNodes::None,
         probes_listed: true,
         huge_pages: false,
     }

@@ -50,6 +50,9 @@ pub struct SampleSet(Vec<u8>);
 
 impl SampleSet {
     /// The samples below `count` that are chosen.
+    ///
+    /// # Panics
+    /// If memory cannot have a bit of each.
     pub fn new(count: u64, mut is_chosen: impl FnMut(SampleId) -> bool) -> Self {
         let mut bytes =
             vec![0; usize::try_from(count.div_ceil(8)).expect("a bit of each sample fits into memory")];

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import pytest
+from support.waiting import WATCHDOG
 
 from foresee._loading import peers
 from foresee._runtime import rendezvous
@@ -95,10 +96,10 @@ def test_each_node_gets_the_offers_of_all_in_their_order_in_each_generation(stor
         for loader in loaders:
             loader.move(generation)
         expected = [f"node {node}, generation {generation}".encode() for node in range(2)]
-        assert [loader.joined.get(timeout=30) for loader in loaders] == [expected] * 2
+        assert [loader.joined.get(timeout=WATCHDOG) for loader in loaders] == [expected] * 2
     for loader, meeting in zip(loaders, meetings, strict=True):
         loader.move(None)
-        meeting._thread.join(30)
+        meeting._thread.join(WATCHDOG)
         assert not meeting._thread.is_alive()
 
 
@@ -108,7 +109,7 @@ def test_a_node_that_has_continued_elsewhere_waits_for_no_offer_of_before(store:
     first.move(1)
     second.move(1)
     start(second)
-    assert first.joined.get(timeout=30) == second.joined.get(timeout=30)
+    assert first.joined.get(timeout=WATCHDOG) == second.joined.get(timeout=30)
     for loader in (first, second):
         loader.move(None)
 
@@ -120,10 +121,10 @@ def test_a_refused_offer_is_a_warning_and_ends_nothing(
     with caplog.at_level("INFO", "foresee"):
         meetings = [start(loader) for loader in loaders]
         for loader in loaders:
-            loader.joined.get(timeout=30)
+            loader.joined.get(timeout=WATCHDOG)
         for loader, meeting in zip(loaders, meetings, strict=True):
             loader.move(None)
-            meeting._thread.join(30)
+            meeting._thread.join(WATCHDOG)
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warned == ["nodes exchange no samples, since node 1 has another run"]
 
@@ -133,7 +134,7 @@ def test_without_a_store_the_user_is_told_what_carries_addresses(
 ) -> None:
     monkeypatch.setattr(rendezvous, "find_store", lambda: None)
     with caplog.at_level("INFO", "foresee"):
-        start(FakeLoader(0))._thread.join(30)
+        start(FakeLoader(0))._thread.join(WATCHDOG)
     assert "init_process_group() before the first batch" in caplog.text
 
 

@@ -90,13 +90,24 @@ def digests(lines: Sequence[Any]) -> list[str]:
     return [line["batch"] for line in lines if "batch" in line]
 
 
-def expected(root: pathlib.Path, rank: int, world: int, epochs: int, **options: Any) -> list[str]:
-    """Return the digest of each batch of a rank that reads alone."""
+def expected(
+    root: pathlib.Path,
+    rank: int,
+    world: int,
+    epochs: int,
+    *,
+    state: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[str]:
+    """Return the digest of each batch of a rank that reads alone, from a state on if there is one."""
     loader = foresee.Loader(
         root, **{**DEFAULTS, **options}, rank=rank, world_size=world, cache=foresee.Cache(ram=0)
     )
     with loader:
-        return [_digest(batch) for _ in range(epochs) for batch in loader]
+        if state is not None:
+            loader.load_state_dict(state)
+        first = 0 if state is None else state["epoch"]
+        return [_digest(batch) for _ in range(first, epochs) for batch in loader]
 
 
 def run_rank(

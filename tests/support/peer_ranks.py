@@ -68,6 +68,7 @@ def run_rank(
     meets: bool,
     alone_from: int | None = None,
     go: str | None = None,
+    state: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> None:
     """Read epochs in step with all ranks, and print a digest of each batch, then statistics.
@@ -79,6 +80,7 @@ def run_rank(
         ends: number of steps of epochs that end early, by epoch.
         meets: whether the nodes exchange samples. Then all wait for that in the first step, and after an early end.
         alone_from: the epoch from which on ranks do not wait for each other.
+        state: state of a loader with which they begin.
         go: a file for which all ranks but the first wait then, after a line.
         options: of the loader.
     """
@@ -96,8 +98,10 @@ def run_rank(
     memory = foresee.Cache(**cache)
     meetings = 0
     with foresee.Loader(root, **{**DEFAULTS, **options}, cache=memory, epochs=epochs) as loader:
-        for epoch in range(epochs):
-            is_new = epoch == 0 or str(epoch - 1) in ends
+        if state is not None:
+            loader.load_state_dict(state)
+        for epoch in range(loader.state_dict()["epoch"], epochs):
+            is_new = meetings == 0 or str(epoch - 1) in ends
             is_alone = alone_from is not None and epoch >= alone_from
             if epoch == alone_from and go is not None and dist.get_rank() > 0:
                 print_json(holds=True)
@@ -114,7 +118,9 @@ def run_rank(
                     dist.barrier()
                 if step + 1 == ends.get(str(epoch)):
                     break
-        print_json(stats=loader.stats(), ok=loader.audit()["ok"], messages=messages)
+        print_json(
+            stats=loader.stats(), ok=loader.audit()["ok"], messages=messages, state=loader.state_dict()
+        )
         if alone_from is None:
             dist.barrier()
     dist.destroy_process_group()

@@ -88,6 +88,31 @@ def test_nodes_of_one_rank_have_a_host_each_and_meet_again_after_an_early_end(
         assert rank["stats"]["node"]["host"]["peers"]["received"]["samples"] > 0
 
 
+def test_a_job_goes_on_from_a_state_on_another_number_of_nodes(
+    job: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    root, ram = make_folder(tmp_path / "data", SIZES), {"ram": RAM}
+    last = run(job, root, nodes=2, per_node=1, epochs=2, ends={"1": 40})
+    state = last[0]["state"]
+    assert (state["epoch"], state["position"]) == (1, 40 * 2 * BATCH)
+    plan = {
+        "root": str(root),
+        "epochs": 4,
+        "ends": {},
+        "cache": ram,
+        "meets": True,
+        "batch_size": BATCH,
+        "state": state,
+    }
+    with nodes_of_ranks(job, plan, nodes=3, per_node=1) as programs:
+        found = [lines for lines, _ in outcomes(programs)]
+    for rank, lines in enumerate(found):
+        whole = expected(root, rank, 3, 4, batch_size=BATCH, state=state)
+        assert digests(lines) == whole, f"rank {rank}"
+        assert lines[-1]["ok"]
+    assert sum(one["received"]["samples"] for one in peers_of([lines[-1] for lines in found], 1)) > 0
+
+
 def test_what_is_on_the_disk_of_one_node_serves_all_nodes_of_the_next_run(
     job: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -1159,6 +1159,9 @@ class Loader:
             ForeseeError: the nodes differ in what the message names, or the loader has continued elsewhere meanwhile.
         """
 
+    def expect_no_peers(self) -> None:
+        """Say that the nodes will not exchange samples, so that nothing waits for that any more."""
+
     def generation(self) -> int | None:
         """How often the loader has continued elsewhere than planned; None once it is closed."""
 

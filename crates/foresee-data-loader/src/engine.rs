@@ -8,6 +8,7 @@ mod exchange;
 mod plain_reads;
 mod start;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -93,6 +94,8 @@ pub struct Loader {
     /// Where the present generation began, and when it changes.
     start: Mutex<GenerationStart>,
     moved: Condvar,
+    /// Whether the nodes of the job will not exchange samples, although the options say so.
+    expects_no_peers: AtomicBool,
     /// What this node has offered to others.
     offered: Mutex<Option<Offered>>,
 }
@@ -144,6 +147,7 @@ impl Loader {
             process: std::process::id(),
             start: Mutex::new(GenerationStart::FIRST),
             moved: Condvar::new(),
+            expects_no_peers: AtomicBool::new(false),
             offered: Mutex::default(),
         })
     }

@@ -236,6 +236,10 @@ impl Loader {
         py.detach(|| self.engine.join_peers(&offers)).map_err(errors::of_peers)
     }
 
+    fn expect_no_peers(&self) {
+        self.engine.expect_no_peers();
+    }
+
     fn generation(&self) -> Option<u32> {
         self.engine.generation()
     }

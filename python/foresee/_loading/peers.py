@@ -102,6 +102,7 @@ class PeerRendezvous:
                 self._say(str(error))
 
     def _say(self, why: str) -> None:
+        self._loader.expect_no_peers()
         _log.log(self._level, "nodes exchange no samples, since %s", why)
 
     def _exchange(self, store: rendezvous.Store) -> None:
@@ -137,6 +138,7 @@ class PeerRendezvous:
         try:
             self._loader.join_peers(offers)
         except ForeseeError as error:
+            self._loader.expect_no_peers()
             _log.warning("nodes exchange no samples, since %s", error)
         else:
             _log.info(

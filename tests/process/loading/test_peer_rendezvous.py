@@ -42,6 +42,7 @@ class FakeLoader:
         self.node = node
         self.joined: queue.Queue[list[bytes]] = queue.Queue()
         self._refusal = refusal
+        self.expects_peers = True
         self._generation: int | None = 0
         self._moved = threading.Condition()
 
@@ -66,6 +67,9 @@ class FakeLoader:
         self.joined.put(offers)
         if self._refusal is not None:
             raise ForeseeError(self._refusal)
+
+    def expect_no_peers(self) -> None:
+        self.expects_peers = False
 
     def host_events(self) -> list[tuple[str, dict[str, str]]]:
         return []
@@ -127,6 +131,7 @@ def test_a_refused_offer_is_a_warning_and_ends_nothing(
             meeting._thread.join(WATCHDOG)
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warned == ["nodes exchange no samples, since node 1 has another run"]
+    assert [loader.expects_peers for loader in loaders] == [False, True]
 
 
 def test_without_a_store_the_user_is_told_what_carries_addresses(
@@ -134,8 +139,10 @@ def test_without_a_store_the_user_is_told_what_carries_addresses(
 ) -> None:
     monkeypatch.setattr(rendezvous, "find_store", lambda: None)
     with caplog.at_level("INFO", "foresee"):
-        start(FakeLoader(0))._thread.join(WATCHDOG)
+        loader = FakeLoader(0)
+        start(loader)._thread.join(WATCHDOG)
     assert "init_process_group() before the first batch" in caplog.text
+    assert not loader.expects_peers
 
 
 def test_a_loader_that_is_closed_ends_the_wait_for_other_nodes(

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -260,6 +261,14 @@ impl Loader {
         };
         host.join_job(job, listener);
         Ok(())
+    }
+
+    /// The nodes of the job will not exchange samples: nothing waits for that any more.
+    pub fn expect_no_peers(&self) {
+        self.expects_no_peers.store(true, Ordering::Relaxed);
+        if let Some(host) = lock(&self.running).as_ref().and_then(|running| running.host.as_ref()) {
+            host.expect_no_peers();
+        }
     }
 
     /// What has happened in the host of the node's cache since the last call, if that is in this process.

@@ -6,6 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -174,7 +175,9 @@ impl Loader {
             tick,
             identity,
             loader: self.config.identity,
-            has_peers: options.peers && self.config.run.is_some(),
+            has_peers: options.peers
+                && self.config.run.is_some()
+                && !self.expects_no_peers.load(Ordering::Relaxed),
             cache: &self.cache,
             world: options.world,
             local_world: options.local_world,

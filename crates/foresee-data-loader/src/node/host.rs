@@ -277,6 +277,11 @@ impl NodeHost {
         self.inbox.push(HostEvent::JobJoined { joining: Box::new(JoiningJob { job, listener }) });
     }
 
+    /// The nodes of the job will not meet: nothing is held for that any more.
+    pub fn expect_no_peers(&self) {
+        self.inbox.push(HostEvent::NoMeeting);
+    }
+
     /// Close when no consumer is left.
     pub(super) fn close_when_empty(&self) {
         self.reception.close_when_empty(true);

@@ -283,6 +283,7 @@ impl HostDriver {
                 // The loader may have stopped waiting.
                 let _ = reply.try_send(self.contents_for(&plan));
             }
+            HostEvent::NoMeeting => self.end_meeting(now()),
             HostEvent::EpochDrawn { exchange, wanted, samples } => self.take_epoch(exchange, wanted, samples),
             HostEvent::Peer { exchange, node, event } => self.handle_peer(exchange, node, event),
             HostEvent::Close => self.is_closing = true,

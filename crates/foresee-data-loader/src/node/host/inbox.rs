@@ -35,6 +35,8 @@ pub(super) enum HostEvent {
     JobJoined { joining: Box<JoiningJob> },
     /// A loader asks which samples are here, to make a plan with other nodes.
     ContentsWanted { plan: PlanKey, reply: SyncSender<Option<SampleSet>> },
+    /// The nodes of the job will not meet.
+    NoMeeting,
     /// An epoch of the job that the plan of an exchange wants; without samples the run has no such epoch.
     EpochDrawn { exchange: u64, wanted: WantedEpoch, samples: Option<Vec<SampleId>> },
     /// Something has happened on the connection to another node.

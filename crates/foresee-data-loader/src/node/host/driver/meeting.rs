@@ -94,9 +94,14 @@ impl HostDriver {
     /// Read what was held for long enough.
     pub(super) fn read_held(&mut self, now: Nanos) {
         if !self.meeting.held.is_empty() && !self.meeting.is_going_on(now) {
-            for (read, range) in self.meeting.end() {
-                self.read_origin(read, range, now);
-            }
+            self.end_meeting(now);
+        }
+    }
+
+    /// Read what was held: nobody is waited for any more.
+    pub(super) fn end_meeting(&mut self, now: Nanos) {
+        for (read, range) in self.meeting.end() {
+            self.read_origin(read, range, now);
         }
     }
 }

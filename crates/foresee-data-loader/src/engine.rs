@@ -303,6 +303,8 @@ impl Loader {
             return;
         }
         self.shared.batches.close();
+        // Who is about to wait has the lock, and is notified; who takes it later sees that the loader is closed.
+        drop(lock(&self.start));
         self.moved.notify_all();
         *lock(&self.offered) = None;
         *lock(&self.joining) = None;

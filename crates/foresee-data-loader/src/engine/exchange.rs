@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use foresee_data_node::PeerOffer;
+use foresee_data_order::Tail;
 use foresee_data_plan::{JobShape, TierCapacity};
 use foresee_units::{Bytes, Epoch, NodeIndex};
 use foresee_wire::{LinkOptions, Secret, WireError};
@@ -98,6 +99,11 @@ pub enum ExchangeError {
         /// Its value here.
         ours: String,
     },
+    /// The plan of all nodes has steps in which each rank has a batch.
+    #[error(
+        "ranks have different numbers of samples in an epoch, or no order; give all of them the same number"
+    )]
+    Uneven,
     /// The bytes are not from all nodes.
     #[error("{offers} offers are there, of {nodes} nodes")]
     Incomplete {
@@ -136,7 +142,7 @@ impl Loader {
     /// of the lowest local rank of each node.
     ///
     /// # Errors
-    /// [`ExchangeError::Listen`]; [`ExchangeError::Loader`] in a forked child.
+    /// [`ExchangeError::Listen`], [`ExchangeError::Uneven`]; [`ExchangeError::Loader`] in a forked child.
     pub fn peer_offer(
         &self,
         after: Option<u32>,
@@ -146,10 +152,10 @@ impl Loader {
         self.check_process()?;
         let until = Instant::now() + tick;
         let start = loop {
+            let start = lock(&self.start);
             if self.shared.batches.is_closed() {
                 return Ok(NextOffer::Closed);
             }
-            let start = lock(&self.start);
             if after.is_none_or(|after| start.generation > after) {
                 break *start;
             }
@@ -159,6 +165,9 @@ impl Loader {
             }
             drop(self.moved.wait_timeout(start, left));
         };
+        if self.config.run.as_ref().is_none_or(|run| run.order.tail() == Tail::Uneven) {
+            return Err(ExchangeError::Uneven);
+        }
         let host = match &*lock(&self.running) {
             None => None,
             Some(running) => match &running.host {

@@ -34,7 +34,7 @@ const SEND_BUFFER: Bytes = Bytes::new(1 << 20);
 /// What the nodes of a job have in common, and this one's number.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
-    /// Name of the job, which the consumers of this node have, too.
+    /// Name of the exchange: nodes that connect with another one are refused.
     pub job: String,
     /// This node.
     pub own: NodeIndex,

@@ -28,6 +28,8 @@ TESTBED = ROOT / ".tools" / "bin" / "foresee-testbed"
 QUEUE = "1s"
 #: Congestion control of all sockets on the hosts.
 CONGESTION = "cubic"
+#: Kind of hosts in namespaces, in raw lines.
+NAMESPACES = "namespaces"
 #: One thread per numerical library: the benchmark compares networks.
 PINNED = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -224,6 +226,21 @@ def without_namespaces(hosts: Sequence[str], logs: Path, programs: Path) -> Iter
         yield made
     finally:
         made.drop()
+
+
+@contextlib.contextmanager
+def cluster_or_processes(hosts: Sequence[str], logs: Path, programs: Path) -> Iterator[tuple[Cluster, str]]:
+    """Create hosts with unshaped links, or the same processes where namespaces are impossible.
+
+    Yields them and their kind: `namespaces`, or why there are none.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            made, kind = stack.enter_context(cluster(hosts, "", logs, programs)), NAMESPACES
+        except Unavailable as reason:
+            made = stack.enter_context(without_namespaces(hosts, logs, programs))
+            kind = f"processes: {reason}"
+        yield made, kind
 
 
 def _created_hosts(testbed: Process) -> dict[str, dict[str, str]]:

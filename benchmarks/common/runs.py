@@ -77,7 +77,7 @@ class Runs:
 
 
 def median_line(
-    name: str, unit: str, limit: float, found: Sequence[float], missing: str, *, below: bool
+    name: str, unit: str, limit: float | None, found: Sequence[float], missing: str, *, below: bool
 ) -> Line:
     """Return the line of the median of all repeats, with their spread; ``missing`` is the reason if there are none."""
     if not found:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 from common import s3, samples
+from common.proof import U64, checksums
 from numpy.typing import NDArray
 
-from .proof import U64, checksums
 from .sizes import MNIST_BYTES, Size
 from .task import Place
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from common.process_tree import cpu_s
+from common.proof import order_checksum
 from common.samples import ID_BYTES
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
@@ -21,7 +22,6 @@ import foresee
 import foresee.torch as ft
 
 from .arms import Arrays, Files, ObjectsOfStore, Opened, cached, storage_options
-from .proof import order_checksum
 from .task import Epoch, Result, Task
 
 #: Times that each sample of a batch is read again.

@@ -15,14 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from common import runs
-from common.hosts import ROOT, Cluster, Process, ProcessFailed, Unavailable, cluster, without_namespaces
+from common import proof, runs
+from common.hosts import ROOT, Cluster, Process, ProcessFailed, cluster_or_processes
 from common.report import show
 from common.runs import Run
-from torch.utils.data import DistributedSampler
 
-from . import measures, proof
+from . import measures
 from .data import Data
 from .sizes import ARMS, PEERS, Settings, Size
 from .table import SETTING
@@ -107,7 +105,15 @@ class Session:
                 run.values |= measures.values_of(size, results, counted, tasks[0].read) | {
                     "compute_s": compute_s
                 }
-                orders = [_orders(task) for task in tasks]
+                orders = [
+                    [
+                        ids[: task.read]
+                        for ids in proof.orders(
+                            task.samples, ranks=task.ranks, rank=task.rank, seed=task.seed, epochs=task.epochs
+                        )
+                    ]
+                    for task in tasks
+                ]
                 run.void = proof.void(
                     [result.epochs for result in results], orders, data.crcs, size.sample_bytes
                 )
@@ -204,31 +210,9 @@ class Session:
         show(f"{run.part:<16} {run.arm:<16} {settings:<40} {f'void: {run.void}' if run.void else result}")
 
 
-def _orders(task: Task) -> list[proof.U64]:
-    """Return the ids of each epoch of a rank, in torch's order."""
-    sampler: DistributedSampler[Any] = DistributedSampler(
-        range(task.samples),  # type: ignore[arg-type]
-        num_replicas=task.ranks,
-        rank=task.rank,
-        seed=task.seed,
-    )
-    orders = []
-    for number in range(task.epochs):
-        sampler.set_epoch(number)
-        orders.append(np.array(list(sampler)[: task.read], np.uint64))
-    return orders
-
-
 @contextlib.contextmanager
 def hosts(ranks: int, logs: Path) -> Iterator[tuple[Cluster, str]]:
     """Create the hosts of the bucket and of the ranks; yield them and their kind: `namespaces`, or why there are none."""
     names = [BUCKET_HOST, *(f"r{rank}" for rank in range(ranks))]
-    with contextlib.ExitStack() as stack:
-        try:
-            made, kind = stack.enter_context(cluster(names, "", logs, PROGRAMS)), "namespaces"
-        except Unavailable as reason:
-            made, kind = (
-                stack.enter_context(without_namespaces(names, logs, PROGRAMS)),
-                f"processes: {reason}",
-            )
-        yield made, kind
+    with cluster_or_processes(names, logs, PROGRAMS) as made:
+        yield made

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.bucket_benchmark import Run, Runs, key, module, run
+from support.benchmark_modules import Run, Runs, key, module_of, proof, run
 
-data, lines, measures, proof, sizes, table, task = (
-    module(name) for name in ("data", "lines", "measures", "proof", "sizes", "table", "task")
+data, lines, measures, sizes, table, task = (
+    module_of("bucket", name) for name in ("data", "lines", "measures", "sizes", "table", "task")
 )
 IDS = np.array([2, 0, 3, 1], np.uint64)
 CRCS = np.array([10, 20, 30, 40], np.uint64)

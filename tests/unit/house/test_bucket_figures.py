@@ -7,10 +7,10 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support.bucket_benchmark import Run, Runs, module, run
+from support.benchmark_modules import Run, Runs, module_of, run
 
 figure_points, figure_table, measures, predictions, sizes, task, trials = (
-    module(name)
+    module_of("bucket", name)
     for name in ("figure_points", "figure_table", "measures", "predictions", "sizes", "task", "trials")
 )
 MNIST, CIFAR = (size for size in sizes.FULL if size.is_figures)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of benchmarks/bucket for tests of its pure parts."""
+"""Modules of a benchmark for tests of its pure parts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from types import ModuleType
 
 from support.house import ROOT
 
-BUCKET = ROOT / "benchmarks" / "bucket"
-sys.path.insert(0, str(BUCKET.parent))
+BENCHMARKS = ROOT / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 
-from common.runs import Run, Runs  # noqa: E402 - needs the path above
+from common import proof  # noqa: E402 - needs the path above
+from common.runs import Run, Runs  # noqa: E402
 from common.samples import key  # noqa: E402
 
-__all__ = ["Run", "Runs", "key", "module", "run"]
+__all__ = ["Run", "Runs", "key", "module_of", "proof", "run"]
 
 
-def module(name: str) -> ModuleType:
-    """Import a module of the benchmark's `support`, under a name apart from that of the tests' own `support`."""
-    package = "bucket_support"
+def module_of(benchmark: str, name: str) -> ModuleType:
+    """Import a module of a benchmark's `support`, under a name apart from that of the tests' own `support`."""
+    package = f"{benchmark}_support"
     if package not in sys.modules:
-        folder = BUCKET / "support"
+        folder = BENCHMARKS / benchmark / "support"
         spec = importlib.util.spec_from_file_location(
             package, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )

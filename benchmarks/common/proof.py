@@ -6,15 +6,26 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
-from common.samples import key
 from numpy.typing import NDArray
 
-from .task import Epoch
+from common.samples import key
 
 #: Ids of samples, or their CRC-32.
 U64 = NDArray[np.uint64]
+
+
+class Epoch(Protocol):
+    """What a rank delivered in one pass."""
+
+    samples: int
+    bytes: int
+    #: CRC-32 of the sequence of the samples' numbers, each with 8 bytes.
+    order: int
+    #: Sum of the CRC-32 of each sample, modulo 2^64.
+    checksum: int
 
 
 def checksums(folder: Path, samples: int) -> U64:
@@ -67,3 +78,21 @@ def void(
             if why := fault(epoch, ids, crcs, sample_bytes):
                 return f"rank {rank}, epoch {number}: {why}"
     return ""
+
+
+def orders(samples: int, *, ranks: int, rank: int, seed: int, epochs: int) -> list[U64]:
+    """Return the ids of each epoch of a rank, in torch's order."""
+    # A table needs no torch.
+    from torch.utils.data import DistributedSampler
+
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        range(samples),  # type: ignore[arg-type]
+        num_replicas=ranks,
+        rank=rank,
+        seed=seed,
+    )
+    found = []
+    for number in range(epochs):
+        sampler.set_epoch(number)
+        found.append(np.array(list(sampler), np.uint64))
+    return found

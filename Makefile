@@ -37,7 +37,7 @@ check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	for part in tests/types scripts benchmarks/loading benchmarks/gradients benchmarks/node benchmarks/predict benchmarks/stagger benchmarks/bucket examples/demo; do $(BIN)/mypy $$part || exit; done
+	for part in tests/types scripts benchmarks/loading benchmarks/gradients benchmarks/node benchmarks/peers benchmarks/predict benchmarks/stagger benchmarks/bucket examples/demo; do $(BIN)/mypy $$part || exit; done
 	$(BIN)/mypy --explicit-package-bases $(filter-out examples/demo/%,$(wildcard examples/*/*.py))
 	$(BIN)/python -m mypy.stubtest foresee._native
 	$(BIN)/lint-imports

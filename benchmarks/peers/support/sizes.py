@@ -40,7 +40,7 @@ class Size:
     #: Rate of each node's link.
     link_mbit: int
     #: What all nodes reserve together, over the data.
-    room: float = 1.3
+    capacity: float = 1.3
 
     @property
     def data_bytes(self) -> int:
@@ -50,7 +50,7 @@ class Size:
     @property
     def ram_bytes(self) -> int:
         """``ram=`` of each node."""
-        return int(self.room * self.data_bytes / self.nodes / RESERVED_SHARE)
+        return int(self.capacity * self.data_bytes / self.nodes / RESERVED_SHARE)
 
     @property
     def steps(self) -> int:

@@ -34,12 +34,12 @@ def test_links_of_all_nodes_together_have_at_most_2_gbit_per_second() -> None:
     assert all(size.nodes * size.link_mbit <= 2000 for size in (*sizes.FULL, *sizes.QUICK))
 
 
-def test_what_all_nodes_reserve_is_the_room_over_the_data() -> None:
+def test_what_all_nodes_reserve_is_the_capacity_over_the_data() -> None:
     for size in (*sizes.FULL, *sizes.QUICK):
         # By `NodeHost::reservable`, with the roundings of its shares.
         memory = size.ram_bytes - size.ram_bytes // 8
         reserved = memory - memory // 4 - memory // 8
-        assert size.nodes * reserved == pytest.approx(size.room * size.data_bytes, rel=1e-3)
+        assert size.nodes * reserved == pytest.approx(size.capacity * size.data_bytes, rel=1e-3)
     links = next(size for size in sizes.FULL if size.part == "links")
     assert links.ram_bytes * sizes.RESERVED_SHARE == pytest.approx(links.data_bytes / 3, rel=1e-3)
 

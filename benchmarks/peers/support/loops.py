@@ -55,6 +55,7 @@ def train(opened: Ours | Stock, task: Task, messages: Messages) -> Result:
     dist.barrier()
     for number in range(task.epochs):
         result.epochs.append(_epoch(opened, task, number))
+        result.epochs[-1].counts = opened.counts()
     # The host of a node serves others until all are done.
     dist.barrier()
     result.cpu_s = cpu_s() - cpu_before

@@ -38,6 +38,7 @@ def values_of(size: Size, results: Sequence[Result], counted: Mapping[str, Any])
         values["run_over_bound"] = seconds / size.bound_s
     for number, epochs in enumerate(by_epoch, 1):
         values[f"epoch_{number}_s"] = seconds_of(epochs)
+    values |= origin_samples(by_epoch)
     met = [result.met_s for result in results if result.met_s is not None]
     if met:
         values["met_s"] = max(met)
@@ -45,6 +46,15 @@ def values_of(size: Size, results: Sequence[Result], counted: Mapping[str, Any])
         for name, count in result.counts.items():
             values[name] = values.get(name, 0) + count
     return values
+
+
+def origin_samples(by_epoch: Sequence[Sequence[Epoch]]) -> dict[str, float]:
+    """Return the samples that all ranks had from the origin, by epoch; nothing for a loader that does not count them."""
+    totals = [sum(one.counts.get("from_origin", 0.0) for one in epochs) for epochs in by_epoch]
+    if not any(totals):
+        return {}
+    before = [0.0, *totals]
+    return {f"origin_samples_{number}": total - before[number - 1] for number, total in enumerate(totals, 1)}
 
 
 def seconds_of(epochs: Sequence[Epoch]) -> float:

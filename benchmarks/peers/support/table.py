@@ -9,9 +9,9 @@ from common.runs import Run, Runs, cell, table
 
 HEAD = (
     "| part | arm | nodes | seconds, median (min to max) | x bound | epochs, s | waited, s | waited after the first epoch "
-    "| origin bytes / data | requests | link bytes / data, per later epoch | samples from origin, peer | missing, late, silent "
+    "| origin bytes / data | requests | link bytes / data, per later epoch | samples from origin, by epoch | from peers | missing, late, silent "
     "| hedges, retries | met after, s | CPU us per sample |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -36,7 +36,8 @@ def _row(found: list[Run]) -> str:
         cell(found, "origin_over_data", ".4f"),
         cell(found, "requests", ".0f"),
         cell(found, "link_over_data", ".3f"),
-        _cells(found, "from_origin", "from_peer"),
+        _cells(found, *(name for name in first.values if name.startswith("origin_samples_"))),
+        cell(found, "from_peer", ".0f"),
         _cells(found, "peers_missing", "peers_late", "peers_silent"),
         _cells(found, "hedges", "retries"),
         cell(found, "met_s", ".2f"),

@@ -57,6 +57,8 @@ class Epoch:
     order: int = 0
     #: Sum of the CRC-32 of each sample, modulo 2^64.
     checksum: int = 0
+    #: Samples by source since the start, at the end of the epoch, and what the node exchanged and repeated.
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Result:
     epochs: list[Epoch] = field(default_factory=list)
     #: User and system time of the process and its children during the epochs.
     cpu_s: float = 0.0
-    #: Samples by source, and counts of the exchange and of repeated reads at the origin.
+    #: Counts as in the epochs, when all ranks had ended.
     counts: dict[str, float] = field(default_factory=dict)
     #: Seconds from the first request to the first meeting of the nodes; None if they did not meet.
     met_s: float | None = None

@@ -17,7 +17,7 @@ arms, lines, loops, measures, sizes, table, task = (
 SIZE = sizes.Size("nodes_2", 2, 32, 1000, 4, 3, 16_000, 500)
 
 
-def epoch(began: float, ended: float, waits: list[float], **values: int) -> Any:
+def epoch(began: float, ended: float, waits: list[float], **values: Any) -> Any:
     return task.Epoch(began=began, ended=ended, waits_s=waits, **values)
 
 
@@ -110,6 +110,13 @@ def test_values_of_a_run_are_those_of_all_ranks() -> None:
     assert (values["epoch_1_s"], values["epoch_2_s"]) == (3.0, 1.5)
 
 
+def test_samples_from_the_origin_are_counted_by_epoch() -> None:
+    counts = [({"from_origin": 4.0}, {"from_origin": 3.0}), ({"from_origin": 4.0}, {"from_origin": 5.0})]
+    by_epoch = [[epoch(0.0, 1.0, [], counts=one) for one in each] for each in counts]
+    assert measures.origin_samples(by_epoch) == {"origin_samples_1": 7.0, "origin_samples_2": 2.0}
+    assert measures.origin_samples([[epoch(0.0, 1.0, [])]]) == {}
+
+
 def test_counts_of_a_node_name_the_sources_and_the_exchange() -> None:
     moved = {"samples": 2, "bytes": 20}
     host = {
@@ -181,11 +188,11 @@ def test_a_row_of_the_table_has_the_spread_and_the_counts() -> None:
             seconds=seconds,
             epoch_1_s=1.0,
             epoch_2_s=2.0,
-            from_origin=8.0,
+            origin_samples_1=8.0,
             from_peer=4.0,
         )
         for at, seconds in enumerate((1, 3))
     ]
     row = table.markdown(Runs(found)).splitlines()[2]
     assert row.startswith("| nodes_2 | exact | 1 | 2.00 (1.00 to 3.00) |  | 1.00, 2.00 |")
-    assert "| 8, 4 |" in row
+    assert "| 8 | 4 |" in row

@@ -52,6 +52,9 @@ pub(super) struct Consumer {
     /// Nanoseconds per access, at least 1.
     interval: u64,
     is_measured: bool,
+    /// Whether it has made progress. The time before contains the wait for its first samples: with that as the time of a step,
+    /// what is read first would be expected to be needed after what is read next.
+    has_begun: bool,
 }
 
 impl Consumer {
@@ -65,6 +68,7 @@ impl Consumer {
             since: now,
             interval: interval.get().max(1),
             is_measured: false,
+            has_begun: false,
         }
     }
 
@@ -78,10 +82,11 @@ impl Consumer {
                 let measured = measured.clamp(bounds.0, bounds.1);
                 let rest = self.interval - self.interval / SMOOTHING;
                 self.interval = rest.saturating_add(measured / SMOOTHING).max(1);
-            } else {
+            } else if self.has_begun {
                 self.interval = measured;
                 self.is_measured = true;
             }
+            self.has_begun = true;
             self.position = position;
             self.since = now;
         }
@@ -194,12 +199,14 @@ mod tests {
     fn the_interval_is_measured_and_one_slow_step_changes_it_little() {
         let mut consumer = Consumer::new(at(7), at(0));
         assert_eq!(consumer.time_until(10, GRACE, at(0)), 70);
-        consumer.progress(5, None, at(500));
-        assert_eq!(consumer.time_until(10, GRACE, at(500)), 5 * 100);
-        consumer.progress(6, None, at(900_500));
-        assert_eq!(consumer.time_until(7, GRACE, at(900_500)), 175);
-        consumer.progress(6, Some(at(3)), at(900_600));
-        assert_eq!(consumer.time_until(8, GRACE, at(900_600)), 6);
+        consumer.progress(2, None, at(8000));
+        assert_eq!(consumer.time_until(10, GRACE, at(8000)), 56, "the wait for the first samples is no step");
+        consumer.progress(7, None, at(8500));
+        assert_eq!(consumer.time_until(12, GRACE, at(8500)), 5 * 100);
+        consumer.progress(8, None, at(908_500));
+        assert_eq!(consumer.time_until(9, GRACE, at(908_500)), 175);
+        consumer.progress(8, Some(at(3)), at(908_600));
+        assert_eq!(consumer.time_until(10, GRACE, at(908_600)), 6);
     }
 
     #[test]

@@ -252,6 +252,9 @@ impl HostDriver {
         let Some((sample, one)) = found.filter(|(sample, one)| one.reads.contains_key(sample)) else {
             return false;
         };
+        if let Some(ExchangeRead { planned: Some(planned), .. }) = one.reads.get_mut(&sample) {
+            planned.deadline = deadline;
+        }
         one.exchange.handle_deadline(sample, deadline, now);
         true
     }

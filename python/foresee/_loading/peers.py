@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from foresee._runtime import rendezvous
 from foresee._runtime.ranks import World
@@ -95,7 +95,9 @@ class PeerRendezvous:
                     "batch, or start the ranks with torchrun"
                 )
                 return
-            self._exchange(_begin_attempt(_StoreOfLoader(store, self._loader), self._nodes))
+            own = _StoreOfLoader(store, self._loader)
+            attempt = _agree_on_attempt(own, self._nodes)
+            self._exchange(rendezvous.part_of(own, attempt.prefix), attempt.secret)
         except (ForeseeError, OSError, RuntimeError, ValueError, zlib.error) as error:
             # RuntimeError: the store is lost, and the job with it.
             if self._loader.generation() is not None:
@@ -105,11 +107,10 @@ class PeerRendezvous:
         self._loader.expect_no_peers()
         _log.log(self._level, "nodes exchange no samples, since %s", why)
 
-    def _exchange(self, store: rendezvous.Store) -> None:
+    def _exchange(self, store: rendezvous.Store, secret: str | None) -> None:
         """Offer this node's part in each generation, and join the others."""
         node, nodes = self._nodes.rank, self._nodes.size
         address = rendezvous.find_own_address(self._world)
-        secret = rendezvous.find_secret(node, None, store, purpose=_NODES)
         generation: int | None = None
         pause_s = _POLL_S
         while True:
@@ -165,8 +166,17 @@ class PeerRendezvous:
             _log.log(level, "%s: %s", event, ", ".join(f"{name} {value}" for name, value in fields.items()))
 
 
-def _begin_attempt(store: rendezvous.Store, nodes: World) -> rendezvous.Store:
-    """Return the part of a store for this attempt of the nodes, one for all loaders of the process.
+class _Attempt(NamedTuple):
+    """What all loaders of a process have in common."""
+
+    prefix: str
+    """Of the keys in the store."""
+    secret: str | None
+    """None: that of ``FORESEE_TOKEN``."""
+
+
+def _agree_on_attempt(store: rendezvous.Store, nodes: World) -> _Attempt:
+    """Return the attempt of the nodes. The first loader of the process agrees on it with those of the other nodes.
 
     Raises:
         RankLost: a node did not come.
@@ -174,7 +184,9 @@ def _begin_attempt(store: rendezvous.Store, nodes: World) -> rendezvous.Store:
     key = os.getpid(), nodes.rank, nodes.size
     with _lock:
         if key not in _attempts:
-            _attempts[key] = rendezvous.begin_attempt(store, "samples", nodes, _NODES)
+            prefix = rendezvous.agree_on_attempt(store, "samples", nodes, _NODES)
+            part = rendezvous.part_of(store, prefix)
+            _attempts[key] = _Attempt(prefix, rendezvous.find_secret(nodes.rank, None, part, purpose=_NODES))
         return _attempts[key]
 
 
@@ -198,7 +210,7 @@ class _StoreOfLoader:
 
 
 _lock = threading.Lock()
-_attempts: dict[tuple[int, int, int], rendezvous.Store] = {}
+_attempts: dict[tuple[int, int, int], _Attempt] = {}
 
 
 def _encode(offer: bytes) -> str:

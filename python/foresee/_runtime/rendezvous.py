@@ -32,12 +32,14 @@ __all__ = [
     "GRADIENTS",
     "Purpose",
     "Store",
+    "agree_on_attempt",
     "begin_attempt",
     "find_job_name",
     "find_own_address",
     "find_secret",
     "find_store",
     "open_job",
+    "part_of",
     "share_address",
     "store_timeout_s",
 ]
@@ -174,8 +176,18 @@ def _torch_distributed() -> Any:
     return dist if dist is not None and dist.is_available() else None
 
 
-def begin_attempt(store: Store, job: str, world: World, purpose: Purpose = GRADIENTS) -> Store:
-    """Return the part of ``store`` for this attempt at the job. Collective.
+def begin_attempt(store: Store, job: str, world: World) -> Store:
+    """Return the part of ``store`` for this attempt at the job. Collective; see ``agree_on_attempt``."""
+    return part_of(store, agree_on_attempt(store, job, world))
+
+
+def part_of(store: Store, prefix: str) -> Store:
+    """Return the keys of ``store`` that begin with ``prefix``, without it."""
+    return _StoreView(store, prefix)
+
+
+def agree_on_attempt(store: Store, job: str, world: World, purpose: Purpose = GRADIENTS) -> str:
+    """Return the prefix of the keys of this attempt at the job. Collective.
 
     torchrun keeps its store, with all values, when it restarts ranks. So each rank draws a number, and asks under it
     for rank 0's, which is the prefix of this attempt. A question of an earlier process may be answered without a
@@ -184,13 +196,13 @@ def begin_attempt(store: Store, job: str, world: World, purpose: Purpose = GRADI
     place, own = f"foresee/{job}", secrets.token_hex(8)
     if world.rank == 0:
         _gather_ranks(store, place, own, world, purpose)
-        return _StoreView(store, f"{place}/{own}/")
+        return f"{place}/{own}/"
     store.set(f"{place}/asks/{world.rank}", own)
     number = _read(store, f"{place}/answer/{own}", 0, purpose)
     place = f"{place}/{number}"
     store.set(f"{place}/here/{world.rank}", own)
     _wait_for_all(store, place, world, purpose)
-    return _StoreView(store, f"{place}/")
+    return f"{place}/"
 
 
 def _wait_for_all(store: Store, place: str, world: World, purpose: Purpose) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -38,8 +39,10 @@ class DictStore:
 class FakeLoader:
     """A loader whose test decides about generations."""
 
-    def __init__(self, node: int, refusal: str | None = None) -> None:
+    def __init__(self, node: int, refusal: str | None = None, name: str = "loader") -> None:
         self.node = node
+        self.secret = ""
+        self._name = name
         self.joined: queue.Queue[list[bytes]] = queue.Queue()
         self._refusal = refusal
         self.expects_peers = True
@@ -56,12 +59,13 @@ class FakeLoader:
 
     def peer_offer(self, after: int | None, **place: Any) -> tuple[str, int, bytes] | str:
         assert (place["node"], place["nodes"]) == (self.node, 2)
+        self.secret = place["secret"]
         with self._moved:
             self._moved.wait_for(
                 lambda: self._generation is None or after is None or self._generation > after
             )
             now = self._generation
-        return "closed" if now is None else ("loader", now, f"node {self.node}, generation {now}".encode())
+        return "closed" if now is None else (self._name, now, f"node {self.node}, generation {now}".encode())
 
     def join_peers(self, offers: list[bytes]) -> None:
         self.joined.put(offers)
@@ -80,7 +84,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> DictStore:
     made = DictStore()
     monkeypatch.setattr(rendezvous, "find_store", lambda: made)
     monkeypatch.setattr(peers, "_attempts", {})
-    monkeypatch.setattr(peers, "_begin_attempt", lambda found, _nodes: found)
+    # The nodes are one process here, and would wait for each other.
+    monkeypatch.setattr(peers, "_lock", contextlib.nullcontext())
     monkeypatch.setenv("FORESEE_ADDRESS", "127.0.0.1")
     monkeypatch.delenv("FORESEE_TOKEN", raising=False)
     return made
@@ -105,6 +110,20 @@ def test_each_node_gets_the_offers_of_all_in_their_order_in_each_generation(stor
         loader.move(None)
         meeting._thread.join(WATCHDOG)
         assert not meeting._thread.is_alive()
+
+
+def test_a_later_loader_meets_after_the_first_is_closed_with_the_same_secret(store: DictStore) -> None:
+    secrets = set()
+    for name in ("first", "second"):
+        loaders = [FakeLoader(node, name=name) for node in range(2)]
+        meetings = [start(loader) for loader in loaders]
+        for loader in loaders:
+            assert len(loader.joined.get(timeout=WATCHDOG)) == 2
+            secrets.add(loader.secret)
+        for loader, meeting in zip(loaders, meetings, strict=True):
+            loader.move(None)
+            meeting.join()
+    assert len(secrets) == 1
 
 
 def test_a_node_that_has_continued_elsewhere_waits_for_no_offer_of_before(store: DictStore) -> None:

@@ -234,9 +234,11 @@ fn ranks_that_continue_elsewhere_exchange_what_the_nodes_have_by_another_plan() 
     let mut ranks: Vec<_> = (0..2).map(|rank| job.attach(rank)).collect();
     job.run(&mut ranks, 0..1);
     for rank in &mut ranks {
-        // An epoch that none of them reads is void then.
-        rank.announce(&in_order(240, 1));
         rank.generation = 1;
+        // An epoch that none of them reads is void then.
+        rank.announce_with(&[], false);
+        rank.announce_with(&in_order(240, 1), false);
+        rank.generation = 2;
         rank.announce_with(&[], true);
     }
     for node in &job.nodes {
@@ -247,7 +249,7 @@ fn ranks_that_continue_elsewhere_exchange_what_the_nodes_have_by_another_plan() 
             all.contains(&"exchange of samples ended")
         });
     }
-    job.join_again(1, 2);
+    job.join_again(2, 2);
     job.run(&mut ranks, 2..5);
     job.check_origin();
 }
